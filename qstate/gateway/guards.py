@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qstate.errors import Forbidden, Overloaded
+from qstate.errors import ConfigError, Forbidden, Overloaded, QStateError
 from qstate.gateway.parameters import SLASH
 from qstate.gateway.problems import answer_to
 from qstate.tls import is_loopback
@@ -103,10 +103,13 @@ class Guards:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
+        error: QStateError
         if self._hosts and _name_in(host) not in self._hosts:
             error = Forbidden(reason="the gateway is not served under the name in the header Host: see --allowed-host")
         elif scope["type"] == "websocket" and not self._is_own(headers.get("origin"), host):
             error = Forbidden(reason="pages of this origin may not connect: see --cors-origin")
+        elif not _is_text(scope):
+            error = ConfigError("the path and the query of a URL are text in UTF-8, percent-encoded")
         else:
             return None
         return answer_to(HTTPConnection(scope), error)
@@ -124,10 +127,20 @@ def _name_in(host: str) -> str:
     return (name if colon and port.isdecimal() else host).lower()
 
 
+def _is_text(scope: Scope) -> bool:
+    """Whether path and query are UTF-8: bytes that are not would be taken for other text."""
+    raw: bytes = scope["raw_path"] + b"?" + scope["query_string"]
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _path_of(scope: Scope) -> str:
     """The path, with the slashes that are within names apart from those between them."""
     raw: bytes = scope["raw_path"]
     if b"%" not in raw:
         return str(scope["path"])
     segments = raw.split(b"/")
-    return "/".join(unquote_to_bytes(one).decode("utf-8", "replace").replace("/", SLASH) for one in segments)
+    return "/".join(unquote_to_bytes(one).decode().replace("/", SLASH) for one in segments)

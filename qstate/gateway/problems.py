@@ -29,10 +29,12 @@ from qstate.errors import (
 )
 from qstate.values.text_forms import printable
 
-__all__ = ["STATUS", "Problem", "answer_to", "problem_of"]
+__all__ = ["MEDIA_TYPE", "STATUS", "Problem", "answer_to", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
+#: The most characters of a text in a problem.
+MOST_TEXT = 500
 
 #: The status of each failure code. Where trying again may help, it is 503 with the header Retry-After.
 STATUS: Mapping[FailureCode, int] = {
@@ -70,12 +72,17 @@ def problem_of(error: Exception) -> Problem:
         "type": f"urn:qstate:failure:{code.name.lower()}",
         "title": failure.template,
         "status": STATUS[code],
-        "detail": failure.template if hidden else str(failure if isinstance(error, QueryError) else error),
+        "detail": failure.template if hidden else _cut(str(failure if isinstance(error, QueryError) else error)),
         "code": code.name,
         "number": int(code),
         "retry": code.retry.name.lower(),
-        "details": {} if hidden else printable(failure.details),
+        "details": {} if hidden else {name: _cut(fact) for name, fact in printable(failure.details).items()},
     }
+
+
+def _cut(fact: Any) -> Any:
+    """A fact of a failure, which may repeat what a caller sent: without most of a long text."""
+    return f"{fact[:MOST_TEXT]}..." if isinstance(fact, str) and len(fact) > MOST_TEXT else fact
 
 
 def _failure_of(error: Exception) -> QueryError:

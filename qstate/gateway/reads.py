@@ -130,8 +130,11 @@ class Reads:
             types = await caller.types(job, state, parameters.timeout_s)
             options |= parameters.selection(types)
             scan = caller.client.scan(job, state, parameters.prefix(types), limit=limit, **options)
+            begin = scan.cursor
             async with scan:
                 entries, over = await _page(scan, limit, parameters.timeout_s, values=values)
+        if not (entries or over) and scan.cursor == begin:
+            raise DeadlineExceeded(seconds=parameters.timeout_s)
         cursor = None if over else urlsafe_b64encode(scan.cursor).decode()
         body = b'{"entries":[%b],"cursor":%b}' % (b",".join(entries), json.encode(cursor))
         return Response(body, headers=NO_STORE, media_type=JSON)

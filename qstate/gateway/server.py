@@ -16,12 +16,14 @@ from functools import partial
 from typing import Any
 
 import uvicorn
+from msgspec import json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from qstate.errors import ConfigError, Overloaded, QueryError
 from qstate.gateway.app import Gateway
 from qstate.gateway.guards import Places
+from qstate.gateway.problems import MEDIA_TYPE, problem_of
 from qstate.gateway.settings import GatewaySettings
 from qstate.host.line_limit import limited
 from qstate.runtime.net.listener import host_and_port, listen
@@ -103,6 +105,14 @@ class _Http(_Bounded, HttpToolsProtocol):
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HEAD_BYTES:
             self.send_400_response(f"The head of a request has at most {MOST_HEAD_BYTES} bytes.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, and end the connection: where the next one begins is not known."""
+        body = json.encode(problem_of(ConfigError(f"{msg} Characters of a URL beyond ASCII are percent-encoded.")))
+        head = [b"HTTP/1.1 400 Bad Request", *(b"%b: %b" % pair for pair in self.server_state.default_headers)]
+        head += [b"content-type: %b" % MEDIA_TYPE.encode(), b"content-length: %d" % len(body), b"connection: close"]
+        self.transport.write(b"\r\n".join((*head, b"", body)))
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -150,6 +151,40 @@ def test_hostile_bytes_harm_nobody_else(
         assert not answer.startswith(b"HTTP/1.1 5"), answer
     assert httpx.get(f"{gateway.url}/v1/jobs").status_code == 200
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/v1/jobs/%ff/states",
+        b"/v1/jobs/%ED%A0%80/states",
+        b"/v1/jobs/Z\xc3\xbcrich/states",
+        STATE.encode() + b"/value?key=%ff",
+        STATE.encode() + b"/value?key=Z\xc3\xbcrich",
+        STATE.encode() + b"/entries?%ff=1",
+        STATE.encode() + b"/changes?key=%ff",
+    ],
+)
+def test_what_is_no_text_is_taken_for_no_other_text(gateway: RunningGateway, path: bytes) -> None:
+    with closing(connected(gateway)) as asking:
+        asking.sendall(b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+        answer = b""
+        while part := asking.recv(65536):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and b"content-type: application/problem+json" in head
+    problem = json.loads(body)
+    assert (problem["status"], problem["code"]) == (400, "MALFORMED")
+    assert "percent-encoded" in problem["detail"]
+
+
+@pytest.mark.parametrize("query", ["isolation", "cursor", "namespace", "limit", "column", "other"])
+def test_a_failure_repeats_no_more_of_a_request_than_a_line(http: httpx.Client, query: str) -> None:
+    answer = http.get(f"{STATE}/entries", params={query: "x" * 20_000})
+    assert answer.status_code in (200, 400)
+    assert len(answer.content) < 2000
+    answer = http.get(f"{STATE}/value", params={"key": "x" * 20_000})
+    assert (answer.status_code, len(answer.content) < 2000) == (404, True)
 
 
 def test_too_many_requests_before_the_first_answer_are_cut_off(idle: RunningGateway) -> None:

@@ -8,21 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.gateway.event_stream import events_in, stream
-from tests.gateway.running_gateway import STATE, RunningGateway
+from tests.gateway.page.served import TEMPERATURE, Served, ServedJob
+from tests.gateway.running_gateway import STATE, RunningGateway, running_gateway
 from tests.project.served_job import serve_history
 from tests.runtime.serving.feeds import History, put
 from tests.runtime.serving.raw_client import wait_until
 
 CLIENTS = 1000
 TIMEOUT_S = 60.0
-Served = tuple[RunningGateway, History]
+Fed = tuple[RunningGateway, History]
 
 
 @contextmanager
@@ -75,7 +76,25 @@ def test_streams_go_on_after_a_gateway_was_killed(tmp_path: Path) -> None:
     assert [event.data["epoch"] for event in seen] == [0, 1, 2, 3]
 
 
-def test_a_thousand_clients_of_one_gateway_see_every_change_once(history: Served) -> None:
+def test_pages_go_on_when_the_job_s_processes_were_lost_and_are_back(tmp_path: Path) -> None:
+    job = ServedJob("nyc", [TEMPERATURE], tmp_path)
+    keys = {f"key-{number}" for number in range(40)}
+    job.put(lastTemperature=dict.fromkeys(keys, 1.5))
+    with closing(job), ExitStack() as serving:
+        served = Served([job])
+        serving.callback(served.close)
+        with running_gateway(served.proxy.address) as gateway, httpx.Client(base_url=gateway.url, timeout=20) as http:
+            page = http.get(f"{STATE}/entries?limit=25").json()
+            serving.close()
+            rest = f"{STATE}/entries?timeout=1&cursor={page['cursor']}"
+            lost = http.get(rest)
+            assert (lost.status_code, lost.json()["code"]) in ((503, "UNAVAILABLE"), (504, "DEADLINE_EXCEEDED"))
+            serving.callback(Served([job], ports=str(served.proxy.address[1])).close)
+            found = [*page["entries"], *http.get(rest).json()["entries"]]
+            assert sorted(entry["key"] for entry in found) == sorted(keys)
+
+
+def test_a_thousand_clients_of_one_gateway_see_every_change_once(history: Fed) -> None:
     gateway, committed = history
     last = 5
 
