@@ -3,7 +3,7 @@
 import { follow, get, pathOf, pause, poll, query } from "./api.js";
 import { LineChart } from "./chart.js";
 import { h, setText } from "./dom.js";
-import { clock, keyText, number, oneLine, stringify, visible, whole } from "./format.js";
+import { clock, keyText, oneLine, plural, stringify, visible, whole } from "./format.js";
 import { Problems } from "./problems.js";
 import { hashOf } from "./route.js";
 import { changed, measureOf, measuresOf, shownValue, valueElement } from "./values.js";
@@ -167,7 +167,7 @@ class History {
     const shown = shownValue(this.kind, this.value);
     this.current.replaceChildren(this.value === undefined ? none : valueElement(shown));
     this.drawChoice(measuresOf(shown).map(([name]) => name));
-    setText(this.since, `${clock(this.opened)}, ${whole(this.values.length)} values`);
+    setText(this.since, `${clock(this.opened)}, ${plural(this.values.length, "value")}`);
     this.body.replaceChildren(
       ...this.values.slice(-MOST_CHANGES).reverse().map(({ at, epoch, text }) =>
         h(

@@ -43,7 +43,7 @@ export function stateView(place, signal) {
 }
 
 function describe(state) {
-  const entries = state.keys === null ? "" : ` · ${whole(state.keys)} entries`;
+  const entries = state.keys === null ? "" : ` · ${whole(state.keys)} ${state.keys === 1 ? "entry" : "entries"}`;
   const spaces = state.namespace_types?.length ? ` in a namespace of ${state.namespace_types.join(", ")}` : "";
   return visible(`${state.kind} state · ${state.key_types.join(", ")} → ${state.value_type}${spaces}${entries}`);
 }
