@@ -151,7 +151,10 @@ _NAMES = {
     "keys": _parameter("keys", "a JSON array of keys, 1,000 at most"),
     "begins": _parameter("begins", "keys whose first column begins with this text, or binary in hexadecimal"),
     "column": _parameter("column", "keys whose first columns are these: one parameter for each", **_SEVERAL),
-    "namespace": _parameter("namespace", "as JSON, or as text: see above"),
+    "namespace": _parameter(
+        "namespace",
+        "as JSON, or as text that is no JSON. If namespaces are text: all but null and text in quotes is as it is",
+    ),
     "isolation": _parameter(
         "isolation",
         "`live` sees the running epoch, `committed` does not",
