@@ -11,7 +11,7 @@ from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate.evolution import StateSchema, plan_evolution
 from qstate.evolution.write_checks import checked
-from qstate.operators import QueryableValueSink
+from qstate.operators.sinks import QueryableValueSink
 from qstate.serializers import DeclaredSerializer, MessagePackSerializer
 from qstate.values.value_types import has_default, value_type_of
 from tests.evolution.by_value import place_by_value

@@ -13,17 +13,12 @@ import pyarrow as pa
 from qstate.backends.contract import BackendContext, StateBackend
 from qstate.backends.heap.backend import HeapBackend
 from qstate.checkpoint.log.operator_state import OperatorState
-from qstate.operators import (
-    ElementContext,
-    FunctionOperator,
-    KeyedBatch,
-    KeyedBatchFunction,
-    KeyedProcessFunction,
-    OperatorSpec,
-    RuntimeContext,
-    StreamFunction,
-    Subtask,
-)
+from qstate.operators.context import RuntimeContext, Subtask
+from qstate.operators.functions import KeyedBatchFunction, KeyedProcessFunction, StreamFunction
+from qstate.operators.handles import ElementContext
+from qstate.operators.keyed_batch import KeyedBatch
+from qstate.operators.operator import FunctionOperator
+from qstate.operators.operator_spec import OperatorSpec
 
 __all__ = [
     "INPUT",

@@ -21,7 +21,9 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import JobError, SerializationError
-from qstate.operators import FunctionOperator, KeyedBatch, RuntimeContext
+from qstate.operators.context import RuntimeContext
+from qstate.operators.keyed_batch import KeyedBatch
+from qstate.operators.operator import FunctionOperator
 from tests.operators.running import OUTPUT, Batches, Calls, batch, heap, opened, operator_of, rows_of
 
 SCHEMA = pa.schema([("key", pa.string()), ("place", pa.int64()), ("temp", pa.float64())])

@@ -14,8 +14,11 @@ import pytest
 
 from qstate.backends.contract import Timer
 from qstate.errors import JobError
-from qstate.operators import DueTimers, ElementContext, FunctionOperator, KeyedBatchFunction
+from qstate.operators.functions import KeyedBatchFunction
+from qstate.operators.handles import ElementContext
+from qstate.operators.operator import FunctionOperator
 from qstate.operators.time import timers as module
+from qstate.operators.time.due_timers import DueTimers
 from qstate.operators.time.epoch_time import EpochTime, EventTime
 from qstate.operators.time.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
 from tests.operators.running import Batches, Calls, batch, heap, opened, operator_of, rows_of, spec

@@ -12,13 +12,9 @@ import pytest
 from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.descriptors import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import ClosedError, JobError
-from qstate.operators import (
-    CheckpointedFunction,
-    CheckpointListener,
-    FunctionOperator,
-    KeyedProcessFunction,
-    ListCheckpointed,
-)
+from qstate.operators.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from qstate.operators.functions import KeyedProcessFunction
+from qstate.operators.operator import FunctionOperator
 from qstate.operators.time.epoch_time import EpochTime
 from tests.functions import add
 from tests.operators.running import batch, empty_heap, operator_of, spec

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from qstate.errors import JobError
-from qstate.operators import FunctionOperator
+from qstate.operators.operator import FunctionOperator
 from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached
 from tests.operators.running import Calls, batch, heap, operator_of, spec
 

@@ -25,7 +25,7 @@ from qstate.descriptors import (
 )
 from qstate.errors import JobError, SerializationError
 from qstate.evolution.write_checks import WriteChecks
-from qstate.operators import FunctionOperator
+from qstate.operators.operator import FunctionOperator
 from tests.operators.running import SUBTASK, Calls, batch, operator_of
 
 Use = Callable[[Any, Any], Any]

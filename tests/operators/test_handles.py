@@ -20,7 +20,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import ConfigError, JobError, QueryError, SerializationError
-from qstate.operators import RuntimeContext
+from qstate.operators.context import RuntimeContext
 from tests.functions import Mean
 from tests.operators.running import SUBTASK, heap
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from qstate.errors import JobError
-from qstate.operators import FunctionOperator, KeyedCoProcessFunction
 from qstate.operators.columns.inputs import InputNames, UnitedNames
+from qstate.operators.functions import KeyedCoProcessFunction
+from qstate.operators.operator import FunctionOperator
 from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached, next_watermark
 from qstate.testing.inputs import HarnessInputs, Input
 from tests.operators.running import Calls, opened, rows_of, spec

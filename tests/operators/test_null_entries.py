@@ -17,8 +17,8 @@ from qstate.backends.replay import replay_epoch
 from qstate.descriptors import MapStateDescriptor, StateTtl
 from qstate.errors import JobError, SerializationError
 from qstate.evolution.write_checks import checked
-from qstate.operators import MapState, RuntimeContext
-from qstate.operators.handles import NO_KEY
+from qstate.operators.context import RuntimeContext
+from qstate.operators.handles import NO_KEY, MapState
 from qstate.serializers import Serializer
 from qstate.views import ReadOnlyMapState, ViewMaker
 from tests.operators.running import SUBTASK

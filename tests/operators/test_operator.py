@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 from qstate.descriptors import MapStateDescriptor, ValueStateDescriptor
 from qstate.errors import ClosedError, JobError
 from qstate.keys import ColumnType
-from qstate.operators import (
-    ElementContext,
-    FlatMapWithState,
-    KeyedProcessFunction,
-    RuntimeContext,
-    Subtask,
-)
+from qstate.operators.context import RuntimeContext, Subtask
+from qstate.operators.functions import FlatMapWithState, KeyedProcessFunction
+from qstate.operators.handles import ElementContext
 from qstate.operators.operator import OUTPUT_BATCH_ROWS, SORTED_BATCH_ROWS
 from tests.operators.running import INPUT, Calls, batch, heap, opened, operator_of, rows_of, spec
 

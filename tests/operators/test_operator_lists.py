@@ -11,8 +11,8 @@ from qstate.checkpoint.log.operator_state import LARGEST_OPERATOR_STATE, Distrib
 from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.evolution import StateSchema
-from qstate.operators import OperatorListState, RuntimeContext
-from qstate.operators.operator_lists import OperatorLists
+from qstate.operators.context import RuntimeContext
+from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from tests.operators.running import SUBTASK, heap
 
 NAMES = ListStateDescriptor("names", list)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from qstate.errors import JobError
-from qstate.operators import ElementContext
+from qstate.operators.handles import ElementContext
 from qstate.operators.operator import OUTPUT_BATCH_ROWS
 from tests.operators.running import OUTPUT, Calls, batch, opened, rows_of, spec
 

@@ -14,7 +14,7 @@ from qstate.backends.contract import StateBackend
 from qstate.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.keys import ColumnType, Namespace
-from qstate.operators import QueryableReducingSink, QueryableStateSink, QueryableValueSink
+from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, QueryableValueSink
 from tests.operators.running import batch, empty_heap, heap, operator_of, spec
 
 SCHEMA = pa.schema([("key", pa.string()), ("window", pa.int64()), ("temp", pa.float64()), ("note", pa.string())])

@@ -28,7 +28,9 @@ from qstate.descriptors import (
 )
 from qstate.errors import ConfigError, FailureCode, JobError, TooLarge
 from qstate.keys import Key, Namespace
-from qstate.operators import KeyedBatch, QueryableReducingSink, QueryableValueSink, RuntimeContext
+from qstate.operators.context import RuntimeContext
+from qstate.operators.keyed_batch import KeyedBatch
+from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
 from qstate.values.ttl import timed
 from tests.functions import Mean, add
 from tests.operators.running import SUBTASK, batch

@@ -12,15 +12,12 @@ import pyarrow as pa
 import pytest
 
 from qstate.descriptors import ReducingStateDescriptor
-from qstate.operators import (
-    CheckpointedFunction,
-    CheckpointListener,
-    DueTimers,
-    FunctionOperator,
-    QueryableReducingSink,
-    StreamFunction,
-)
+from qstate.operators.checkpointed import CheckpointedFunction, CheckpointListener
+from qstate.operators.functions import StreamFunction
+from qstate.operators.operator import FunctionOperator
+from qstate.operators.sinks import QueryableReducingSink
 from qstate.operators.steps import Step, step_of
+from qstate.operators.time.due_timers import DueTimers
 from qstate.operators.time.epoch_time import EpochTime
 from tests.operators.running import Batches, Calls, batch, heap, opened, operator_of
 

@@ -16,7 +16,8 @@ from qstate.descriptors import (
     StateTtl,
     ValueStateDescriptor,
 )
-from qstate.operators import KeyedProcessFunction, ListCheckpointed
+from qstate.operators.checkpointed import ListCheckpointed
+from qstate.operators.functions import KeyedProcessFunction
 from tests.functions import Mean, add
 
 __all__ = ["EveryKind"]

@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.keys import Key, Namespace, key_identity
-from qstate.operators import DueTimers, KeyedBatch, KeyedBatchFunction, KeyedProcessFunction, StreamFunction
+from qstate.operators.functions import KeyedBatchFunction, KeyedProcessFunction, StreamFunction
+from qstate.operators.keyed_batch import KeyedBatch
 from qstate.operators.time import timers as module
+from qstate.operators.time.due_timers import DueTimers
 from qstate.operators.time.timers import TimeDomain
 from qstate.testing import FunctionHarness
 from tests.functions import add
