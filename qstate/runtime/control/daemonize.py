@@ -13,6 +13,7 @@ import sys
 
 __all__ = ["KILLED_STATUS", "command_of", "main"]
 
+#: The task manager was killed before it was up: a retry may help.
 KILLED_STATUS = 2
 
 #: Runs a module as `python -m` does, but imports nothing from the working directory: a driver may run in a directory

@@ -20,10 +20,7 @@ from qstate.runtime.control import daemonize
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.process_log import OpenedLog
 
-__all__ = ["KILLED_STATUS", "StartedTaskManager", "start_task_manager"]
-
-#: The exit status of the started process when its task manager was killed before it was up: a retry may help.
-KILLED_STATUS = daemonize.KILLED_STATUS
+__all__ = ["StartedTaskManager", "start_task_manager"]
 
 #: Prefix of the directory, in a host's temporary directory, with the logs of all jobs of one user.
 LOGS_PREFIX = "qstate-logs-"

@@ -31,7 +31,8 @@ from xxhash import xxh3_128_digest
 
 from qstate.errors import FencedError, JobError
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
-from qstate.runtime.control.launch import KILLED_STATUS, StartedTaskManager, start_task_manager
+from qstate.runtime.control.daemonize import KILLED_STATUS
+from qstate.runtime.control.launch import StartedTaskManager, start_task_manager
 from qstate.runtime.control.rpc import RpcPeer, connect
 from qstate.runtime.control.secure_socket import SecureSocket
 from qstate.runtime.relay.data_channel import Frame, FrameKind, RelayChannel, SessionRequest, open_channel
@@ -101,7 +102,11 @@ class _RelaySession:
         """Send every batch, then the end; yields results as they arrive."""
         for kind, payload in self._frames(batches):
             self._keep(kind, payload)
-            yield from self._deliver(kind, payload)
+            try:
+                yield from self._deliver(kind, payload)
+            except ConnectionError as exc:
+                if not self._sealed:
+                    yield from self._recover(exc)
         while not self._sealed:
             try:
                 assert self._channel is not None
@@ -134,16 +139,13 @@ class _RelaySession:
             self._kept.append((kind, payload))
 
     def _deliver(self, kind: FrameKind, payload: Any) -> Iterator[pa.RecordBatch]:
-        try:
-            if kind is FrameKind.OPEN:
-                self._connect()
-                return
-            assert self._channel is not None
-            for frame in self._channel.exchange(kind, payload):
-                yield from self._take([frame])
-        except ConnectionError as exc:
-            if not self._sealed:
-                yield from self._recover(exc)
+        """Send a frame; yields the results that arrive meanwhile."""
+        if kind is FrameKind.OPEN:
+            self._connect()
+            return
+        assert self._channel is not None
+        for frame in self._channel.exchange(kind, payload):
+            yield from self._take([frame])
 
     def _recover(self, cause: ConnectionError) -> Iterator[pa.RecordBatch]:
         """Send the epoch so far to the next incarnation again, until that succeeds or is impossible."""
@@ -163,12 +165,7 @@ class _RelaySession:
             self._to_match = len(self._given)
             try:
                 for kind, payload in list(self._kept):
-                    if kind is FrameKind.OPEN:
-                        self._connect()
-                        continue
-                    assert self._channel is not None
-                    for frame in self._channel.exchange(kind, payload):
-                        yield from self._take([frame])
+                    yield from self._deliver(kind, payload)
             except ConnectionError as exc:
                 cause = exc
                 if not self._sealed:
