@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -19,27 +19,20 @@ from qstate.backends.expiry import change_converter
 from qstate.checkpoint.sources.change_feed import FedState, StateFeed
 from qstate.errors import FencedError, JobError
 from qstate.evolution import StateSchema
-from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.steps import step_in
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.job_statistics import SubtaskStatistics
 from qstate.runtime.relay.data_channel import SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateInstance
 from qstate.runtime.tasks.subtask_epochs import EpochAttempt, EpochClock, SubtaskEpochs
-from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
-from qstate.runtime.tasks.subtask_restore import SubtaskParts, restore_subtask
+from qstate.runtime.tasks.subtask_restore import SubtaskParts
 
-__all__ = ["Subtask", "open_subtask"]
+__all__ = ["Subtask"]
 
 log = logging.getLogger(__name__)
 
 #: How long a newer attempt waits for the user's function to return from its current row.
 CUT_TIMEOUT_S = 30.0
-
-
-def open_subtask(make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, restart: Restart) -> Subtask:
-    """The subtask with the state of the last sealed epoch. A failure leaves nothing open."""
-    return Subtask(restore_subtask(make_spec, place, restart))
 
 
 class Subtask:

@@ -25,8 +25,9 @@ from qstate.runtime.control.rpc import RpcPeer
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.routing.location import Owner
 from qstate.runtime.serving.registry import StateRegistry
-from qstate.runtime.tasks.subtask import Subtask, open_subtask
+from qstate.runtime.tasks.subtask import Subtask
 from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
+from qstate.runtime.tasks.subtask_restore import restore_subtask
 
 __all__ = ["SubtaskTable"]
 
@@ -105,7 +106,7 @@ class SubtaskTable:
                 opened.close()
             # A report of a newer epoch may have arrived before the job manager's answer.
             final = max(restart.final, self._reported.get(uid, restart.final))
-            subtask = open_subtask(make_spec, place, replace(restart, final=final))
+            subtask = Subtask(restore_subtask(make_spec, place, replace(restart, final=final)))
             try:
                 self._publish(key, subtask)
             except BaseException:
