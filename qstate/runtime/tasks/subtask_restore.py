@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from qstate.backends.catalog import open_backend
 from qstate.backends.change_blocks import chained
@@ -128,15 +127,47 @@ class _Opening:
         if self._opened is None or not self._opened.began_with(stored):
             self.close()
             spec, self._spec = self._spec or self._make_spec(), None
-            self._opened = _open_operator(
-                spec, self._place, self._directory, stored, self._resources, opened_at_ms=self._opened_at_ms
-            )
+            self._opened = self._open(spec, stored)
         return self._opened
 
     def close(self) -> None:
         """Close the operator and its backend. It can be opened again."""
         self._opened = None
         self._resources.close()
+
+    def _open(self, spec: OperatorSpec, stored: OperatorState | None) -> _OpenOperator:
+        config, opened_at_ms = self._place.config, self._opened_at_ms
+        backend = open_backend(
+            config.backend,
+            key_groups=self._place.key_groups,
+            max_parallelism=config.max_parallelism,
+            directory=temporary_directory("", self._directory),
+            options=config.backend_options,
+        )
+        self._resources.callback(backend.close)
+        operator = FunctionOperator(
+            spec, self._place.operator_subtask, backend, stored=stored, ttl_sweep_entries=config.ttl_sweep_entries
+        )
+        self._resources.callback(self._close_operator, operator)  # also when the function fails after its open()
+        operator.open()
+        reached = operator.reached
+        declared = DeclaredStates(
+            spec.uid,
+            operator.descriptors,
+            spec.key_types,
+            allow_non_restored=config.allow_non_restored_state,
+            lists=operator.lists.declared(allow_non_restored=config.allow_non_restored_state),
+            own_key_types={one.name: operator.key_types_of(one.name) for one in spec.broadcast_states},
+            # The clock of this host may be behind that of the driver, whose time the function has.
+            opened_at_ms=opened_at_ms if reached is None else max(opened_at_ms, reached.processing_time),
+        )
+        return _OpenOperator(operator, backend, declared, stored is not None)
+
+    def _close_operator(self, operator: FunctionOperator) -> None:
+        try:
+            operator.close()
+        except (Exception, SystemExit) as exc:
+            log.warning("operator %s subtask %d: %s", operator.spec.uid, self._place.subtask, exc, exc_info=exc)
 
 
 def restore_subtask(make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, restart: Restart) -> SubtaskParts:
@@ -185,51 +216,6 @@ def _bases(
         epoch_log = _open_log(opening, place, restart)
         for base in epoch_log.bases:
             yield epoch_log, base, number == MOST_OPENINGS and base is epoch_log.bases[-1]
-
-
-def _open_operator(
-    spec: OperatorSpec,
-    place: SubtaskPlace,
-    directory: Path,
-    stored: OperatorState | None,
-    resources: ExitStack,
-    *,
-    opened_at_ms: int,
-) -> _OpenOperator:
-    """Closing `resources` closes what this opens."""
-    config = place.config
-    backend = open_backend(
-        config.backend,
-        key_groups=place.key_groups,
-        max_parallelism=config.max_parallelism,
-        directory=temporary_directory("", directory),
-        options=config.backend_options,
-    )
-    resources.callback(backend.close)
-    operator = FunctionOperator(
-        spec, place.operator_subtask, backend, stored=stored, ttl_sweep_entries=config.ttl_sweep_entries
-    )
-    resources.callback(_close_operator, operator, place)  # also when the function fails after its open()
-    operator.open()
-    reached = operator.reached
-    declared = DeclaredStates(
-        spec.uid,
-        operator.descriptors,
-        spec.key_types,
-        allow_non_restored=config.allow_non_restored_state,
-        lists=operator.lists.declared(allow_non_restored=config.allow_non_restored_state),
-        own_key_types={one.name: operator.key_types_of(one.name) for one in spec.broadcast_states},
-        # The clock of this host may be behind that of the driver, whose time the function has.
-        opened_at_ms=opened_at_ms if reached is None else max(opened_at_ms, reached.processing_time),
-    )
-    return _OpenOperator(operator, backend, declared, stored is not None)
-
-
-def _close_operator(operator: FunctionOperator, place: SubtaskPlace) -> None:
-    try:
-        operator.close()
-    except (Exception, SystemExit) as exc:
-        log.warning("operator %s subtask %d: %s", operator.spec.uid, place.subtask, exc, exc_info=exc)
 
 
 def _open_log(opening: _Opening, place: SubtaskPlace, restart: Restart) -> EpochLog:
