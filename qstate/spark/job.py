@@ -109,7 +109,9 @@ class Job:
         self._stopping = threading.Lock()
         self._stopped = False
         self._ended = False
-        self._live = LiveJob(name, self._running_queries, self._queries.stop_with_mark, self._deletes_state, self.stop)
+        self._live = LiveJob(
+            name, self._queries.running_with_mark, self._queries.stop_with_mark, self._deletes_state, self.stop
+        )
         self._metrics: MetricsServer | None = None
         try:
             _LIVE_JOBS.add(self._live)
@@ -281,10 +283,6 @@ class Job:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-    def _running_queries(self) -> dict[str, str | None]:
-        """The names, by id, of the streaming queries that run operators of this job, with or without data so far."""
-        return self._queries.running_with_mark()
 
     def _deletes_state(self) -> bool:
         """Whether the job has state in a temporary directory, which `stop` deletes."""

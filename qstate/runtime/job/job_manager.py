@@ -260,6 +260,7 @@ class JobManager:
 
     def _accepted(self, connection: SecureSocket) -> None:
         handlers: dict[str, Callable[..., Any]] = {
+            "acquire": lambda *args: self._acquire(peer, *args),
             "is_current": self._is_current,
             "start_failed": self._start_failed,
             "operator": self._operator,
@@ -267,6 +268,8 @@ class JobManager:
             "begun": self._begun,
             "sealed": self._clocks.sealed,
             "timers_are_due": self._clocks.timers_are_due,
+            "register": lambda address: self._register(peer, address),
+            "heartbeat": self._heartbeat,
             "register_states": self._register_states,
             "publish": self._publish,
             "publish_standby": lambda index, tables: self._publish_standby(peer, index, tables),
@@ -277,9 +280,6 @@ class JobManager:
         # These may wait for the storage of the checkpoints; a heartbeat must not wait for them.
         waiting = frozenset({"acquire", "begun", "bind_query"})
         peer = RpcPeer(connection, handlers, threaded=waiting, on_close=self._closed)
-        handlers["acquire"] = lambda *args: self._acquire(peer, *args)
-        handlers["register"] = lambda address: self._register(peer, address)
-        handlers["heartbeat"] = lambda index, incarnation: self._heartbeat(index, incarnation)
         with self._lock:
             if self._stopping:
                 raise FencedError(f"job {self.job!r} is stopping")

@@ -39,7 +39,8 @@ class SubtaskMeter:
     def __init__(self, parts: SubtaskParts) -> None:
         self._parts = parts
         #: Replaced as a whole, so that readers need no lock.
-        self._figures = SubtaskStatistics(parts.spec.uid, parts.place.subtask, _epoch(parts.restored.sealed))
+        sealed = parts.restored.sealed
+        self._figures = SubtaskStatistics(parts.spec.uid, parts.place.subtask, -1 if sealed is None else sealed)
         self._snapshot = _restored_snapshot(parts)
         self.committed()
 
@@ -79,10 +80,6 @@ class SubtaskMeter:
         """The newest figures. Any thread."""
         epoch, at = self._parts.snapshotter.last or self._snapshot
         return replace(self._figures, snapshot_epoch=epoch, snapshot_at=at)
-
-
-def _epoch(sealed: int | None) -> int:
-    return -1 if sealed is None else sealed
 
 
 def _restored_snapshot(parts: SubtaskParts) -> tuple[int | None, float | None]:

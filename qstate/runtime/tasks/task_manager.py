@@ -74,7 +74,7 @@ class TaskManager:
             {
                 "ping": self._ping,
                 "stop": lambda: self.end("stopped by the job manager"),
-                "finalize": self._finalize,
+                "finalize": lambda operators, epoch: self._subtasks.finalize(operators, epoch),
                 "statistics": self._counted,
             },
             threaded=frozenset({"finalize"}),
@@ -269,9 +269,6 @@ class TaskManager:
         """Answer the job manager's probe after a relay has reported this process as lost. Fails when it is ending."""
         if self._end.is_set():
             raise FencedError(f"task manager {self._bootstrap.index} is ending: {self._reason}")
-
-    def _finalize(self, operators: list[str], epoch: int) -> None:
-        self._subtasks.finalize(operators, epoch)
 
     # -- endpoints --------------------------------------------------------------------------------------------
 
