@@ -30,7 +30,7 @@ import msgpack
 
 from qstate.errors import SerializationError
 from qstate.values.extension_types import DATE_EXT, DATETIME_EXT, DECIMAL_EXT, TIMEDELTA_EXT, TUPLE_EXT, UUID_EXT
-from qstate.values.value_forms import form_of
+from qstate.values.value_forms import form_of, same
 from qstate.values.value_types import value_type_of
 
 __all__ = [
@@ -145,9 +145,9 @@ class DeclaredSerializer(MessagePackSerializer):
 
     def _set_form(self) -> None:
         form = form_of(value_type_of(self._declared))
-        self._form: Callable[[Any], Any] = _same if form is None else form.write
+        self._form: Callable[[Any], Any] = same if form is None else form.write
         #: The value of a stored form: that of the bytes, as `MessagePackSerializer` reads them.
-        self.revived: Callable[[Any], Any] = _same if form is None else form.read
+        self.revived: Callable[[Any], Any] = same if form is None else form.read
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: found for name, found in vars(self).items() if name not in ("_form", "revived")}
@@ -177,10 +177,6 @@ class DeclaredSerializer(MessagePackSerializer):
         if type(self).loads is not DeclaredSerializer.loads:
             return super().load_all(data)
         return list(map(self.revived, _read_all(data)))
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def serializer_for(value_type: Any) -> Serializer:

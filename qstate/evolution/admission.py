@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from qstate.values.value_forms import with_fields
+from qstate.values.value_forms import same, with_fields
 from qstate.values.value_types import RecordType, ScalarType, TupleType, UnionType, ValueType, value_type_of
 
 __all__ = ["Admission", "admission_of"]
@@ -34,11 +34,7 @@ class Admission(NamedTuple):
     admit: Callable[[Any], Any]
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-_ANYTHING = Admission(_PLAIN, _same)
+_ANYTHING = Admission(_PLAIN, same)
 
 
 def admission_of(value_type: Any) -> Admission:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qstate.evolution.value_checks import Misfit
-from qstate.values.value_forms import with_fields
+from qstate.values.value_forms import same, with_fields
 from qstate.values.value_types import (
     OBJECT,
     ClassType,
@@ -97,7 +97,7 @@ def admission_to(wanted: ValueType, *, widen: bool = True) -> Conversion:
     """The conversion that admits values of a type, whatever their declared type; with `widen`, ints become floats."""
     match wanted:
         case ScalarType("object"):
-            return _same
+            return same
         case ScalarType("float") if widen:
             return _to_float
         case ScalarType():
@@ -174,10 +174,6 @@ def _field_between(stored: RecordField, wanted: RecordField) -> Conversion | Non
 
 def _part(wanted: ValueType, widen: bool) -> Conversion | None:
     return None if wanted == OBJECT else admission_to(wanted, widen=widen)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _to_float(value: Any) -> Any:
@@ -282,7 +278,7 @@ def _by_position(steps: list[Conversion | None]) -> Conversion | None:
 def _each_entry(key_step: Conversion | None, value_step: Conversion | None) -> Conversion | None:
     if key_step is None and value_step is None:
         return None
-    new_key, new_value = key_step or _same, value_step or _same
+    new_key, new_value = key_step or same, value_step or same
     return lambda value: {
         _at(key, new_key, key): _at(key, new_value, entry) for key, entry in _sized(dict, value).items()
     }

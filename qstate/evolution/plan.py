@@ -29,6 +29,7 @@ from qstate.evolution.schema import StateSchema
 from qstate.evolution.value_checks import Misfit
 from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
 from qstate.values.ttl import is_expired, time_of, timed, untimed
+from qstate.values.value_forms import same
 from qstate.values.value_types import DictType, EnumType, RecordType, ScalarType, ValueType
 
 __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
@@ -93,7 +94,7 @@ def _with_times(
     stored: StateSchema, wanted: StateSchema, convert: Callable[[bytes], bytes] | None, now_ms: int
 ) -> Evolution:
     """The conversion of the stored values, of which either schema may say that they have times."""
-    of_value = convert or _same
+    of_value = convert or same
     if stored.ttl_ms is None and wanted.ttl_ms is not None:
         return Converted(wanted.kind, lambda data: timed(now_ms, of_value(data)))
     if stored.ttl_ms is not None and wanted.ttl_ms is None:
@@ -108,10 +109,6 @@ def _with_times(
     if stored.ttl_ms is None:
         return Converted(wanted.kind, convert)
     return Converted(wanted.kind, lambda data: timed(time_of(data), of_value(untimed(data))))
-
-
-def _same(data: bytes) -> bytes:
-    return data
 
 
 _SAME_FORM: tuple[set[type[ValueType]], ...] = ({DictType, RecordType}, {ScalarType, EnumType})

@@ -31,7 +31,7 @@ from qstate.values.value_types import (
     ValueType,
 )
 
-__all__ = ["Form", "form_of", "with_fields"]
+__all__ = ["Form", "form_of", "same", "with_fields"]
 
 Step = Callable[[Any], Any]
 
@@ -136,8 +136,8 @@ def _by_position(items: list[Form | None]) -> Form | None:
         return convert
 
     return Form(
-        through([item.write if item else _same for item in items]),
-        through([item.read if item else _same for item in items]),
+        through([item.write if item else same for item in items]),
+        through([item.read if item else same for item in items]),
     )
 
 
@@ -150,8 +150,8 @@ def _each_entry(key: Form | None, value: Form | None) -> Form | None:
         return lambda entries: {of_key(name): of_value(entry) for name, entry in check(entries).items()}
 
     return Form(
-        through(key.write if key else _same, value.write if value else _same),
-        through(key.read if key else _same, value.read if value else _same),
+        through(key.write if key else same, value.write if value else same),
+        through(key.read if key else same, value.read if value else same),
     )
 
 
@@ -168,10 +168,10 @@ def _union(declared: UnionType, forms: list[Form | None], path: str) -> Form | N
                 f"{path or declared}: the alternatives of {declared} cannot be told apart when they are read back: "
                 f"two of them are stored as {stored.__name__}; declare one, or give the descriptor a serializer"
             )
-        write[own], read[stored] = (form.write, form.read) if form else (_same, _same)
+        write[own], read[stored] = (form.write, form.read) if form else (same, same)
     return Form(
-        lambda value: write.get(type(value), _same)(value),
-        lambda found: read.get(type(found), _same)(found),
+        lambda value: write.get(type(value), same)(value),
+        lambda found: read.get(type(found), same)(found),
     )
 
 
@@ -275,5 +275,6 @@ def _exactly(container: type) -> Step:
     return check
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """The step that changes nothing."""
     return value

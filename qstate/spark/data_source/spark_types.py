@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 
 from qstate.keys import ColumnType
 from qstate.values.text_forms import printable
+from qstate.values.value_forms import same
 from qstate.values.value_types import (
     DictType,
     ListType,
@@ -125,12 +126,8 @@ def converter(kind: DataType) -> Step | None:
     if isinstance(kind, ArrayType):
         return _of_array(converter(kind.elementType))
     if isinstance(kind, MapType):
-        return _of_map(converter(kind.keyType) or _same, converter(kind.valueType) or _same)
+        return _of_map(converter(kind.keyType) or same, converter(kind.valueType) or same)
     return _of_struct(kind) if isinstance(kind, StructType) else None
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _as_text(value: Any) -> Any:
