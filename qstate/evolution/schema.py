@@ -63,7 +63,7 @@ class StateSchema:
         """The inverse of `to_plain`. Raises `CheckpointError` for anything else; it ignores unknown entries."""
         if not isinstance(plain, Mapping):
             raise CheckpointError(f"expected the schema of a state, got {shown(plain)}")
-        kind = StateKind(_field(plain, "kind", _is_kind, f"one of {', '.join(_KINDS)}"))
+        kind = StateKind(_field(plain, "kind", _KINDS.__contains__, f"one of {', '.join(_KINDS)}"))
         key_type = plain.get("map_key_type")
         if (key_type is None) is (kind is StateKind.MAP):
             raise CheckpointError(f"the schema of a {kind.value} state has the map_key_type {shown(key_type)}")
@@ -147,7 +147,3 @@ def _is_name(found: Any) -> bool:
 
 def _is_positive(found: Any) -> bool:
     return type(found) is int and found >= 1
-
-
-def _is_kind(found: Any) -> bool:
-    return type(found) is str and found in _KINDS

@@ -21,6 +21,7 @@ __all__ = ["MOST_SHOWN", "described", "shortened", "user_traceback", "with_user_
 MOST_SHOWN, MOST_TEXT = 8192, 2048
 
 _OWN = str(Path(qstate.__file__).parent) + "/"
+_HIDDEN = (_OWN, "<frozen importlib")
 _STANDARD = sysconfig.get_paths()["stdlib"] + "/"
 #: Directories of installed packages, which may be inside that of the standard library.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -82,14 +83,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _trim(found: TracebackException) -> None:
     """Remove the frames of qstate, also from the exceptions that led to this one."""
-    found.stack = StackSummary.from_list([frame for frame in found.stack if not _is_hidden(frame.filename)])
+    found.stack = StackSummary.from_list([frame for frame in found.stack if not frame.filename.startswith(_HIDDEN)])
     for earlier in (found.__cause__, found.__context__):
         if earlier is not None:
             _trim(earlier)
-
-
-def _is_hidden(filename: str) -> bool:
-    return filename.startswith((_OWN, "<frozen importlib"))
 
 
 def _is_users(filename: str) -> bool:

@@ -138,7 +138,7 @@ class Overlay:
             group, encoded, namespace = place
             state = encoded.decode()
             found = _by_operation(self._states[state, namespace][group])
-            for op in sorted(found, key=_number_of):
+            for op in sorted(found, key=lambda op: op.value):
                 entries = sorted(found[op])
                 keys, map_keys, data = ([*column] for column in zip(*entries, strict=True))
                 yield ChangeBlock(
@@ -260,14 +260,6 @@ def _by_group(blocks: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
             start = stop
 
 
-def _number_of(op: ChangeOp) -> int:
-    return op.value
-
-
-def _only_group_of(block: ChangeBlock) -> int:
-    return block.groups[0]
-
-
 def _place_of(block: ChangeBlock) -> Place:
     return block.groups[0], block.state.encode(), block.namespace
 
@@ -327,7 +319,7 @@ def _numbered(number: int, layer: Iterable[Change]) -> Iterator[tuple[int, int, 
 def _laid(base: Iterable[ChangeBlock], overlays: Iterator[tuple[int, Overlay]]) -> Iterator[ChangeBlock]:
     """The base, in ascending order, with the overlay of each key group applied."""
     upper = next(overlays, None)
-    for group, blocks in groupby(_by_group(base), _only_group_of):
+    for group, blocks in groupby(_by_group(base), lambda block: block.groups[0]):
         while upper is not None and upper[0] < group:
             yield from _merged((), upper[1])
             upper = next(overlays, None)

@@ -188,7 +188,8 @@ def redistributed(states: Sequence[OperatorState], parallelism: int, subtask: in
     """The lists that a subtask begins with under a new parallelism, from those of all old subtasks, in their order."""
     found: list[OperatorList] = []
     first = 0
-    for name, distribution in sorted({(one.name, one.distribution) for state in states for one in state}, key=_by_name):
+    names = {(one.name, one.distribution) for state in states for one in state}
+    for name, distribution in sorted(names, key=lambda pair: (pair[0], pair[1].value)):
         lists = [[one for one in state if (one.name, one.distribution) == (name, distribution)] for state in states]
         every = [one for of_subtask in lists for one in of_subtask]
         if distribution is Distribution.UNION:
@@ -204,10 +205,6 @@ def redistributed(states: Sequence[OperatorState], parallelism: int, subtask: in
             found += _run(every, start, start + size + (place < more))
             first = (first + more) % parallelism
     return tuple(found)
-
-
-def _by_name(pair: tuple[str, Distribution]) -> tuple[str, str]:
-    return pair[0], pair[1].value
 
 
 def _run(lists: Sequence[OperatorList], start: int, stop: int) -> list[OperatorList]:

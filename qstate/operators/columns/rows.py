@@ -166,14 +166,7 @@ def _names_of(row: Any) -> Sequence[str] | None:
 
 def _type_rule(kind: pa.DataType) -> Callable[[type], bool]:
     """Which Python types are accepted for an Arrow type. NumPy's numbers are accepted as numbers."""
-    for belongs, rule in _TYPE_RULES:
-        if belongs(kind):
-            return rule
-    return _arrow_decides
-
-
-def _arrow_decides(_kind: type) -> bool:
-    return True
+    return next((rule for belongs, rule in _TYPE_RULES if belongs(kind)), lambda _: True)  # else Arrow decides
 
 
 _TYPE_RULES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[type], bool]], ...] = (
