@@ -40,12 +40,10 @@ from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointO
 from qstate.runtime.serving.forwarding.owner_connections import OwnerConnections
 from qstate.runtime.serving.forwarding.proxied_requests import (
     ProxiedGet,
-    ProxiedKeys,
     ProxiedPart,
     ProxiedPoll,
     ProxiedScan,
     asked_table,
-    misfit_of,
 )
 from qstate.runtime.serving.location_cache import LocationCache
 from qstate.runtime.serving.owner_connection import OwnerConnection
@@ -58,6 +56,7 @@ __all__ = ["ClientProxy"]
 
 #: A state server reads no more requests of a connection than its `max_requests_per_connection`, by default more.
 POLLS_OF_A_CONNECTION = 500
+_FORWARDED = (Get, GetPart, Scan, Poll)
 
 
 class ClientProxy(EndpointOwner):
@@ -88,7 +87,7 @@ class ClientProxy(EndpointOwner):
         self._locations = LocationCache(self._pool)
         service: Service = self
         if options.tracing:
-            service = TracedService(self, Tracing(), "qstate proxy", (Get, GetPart, Scan, Poll), keys_named)
+            service = TracedService(self, Tracing(), "qstate proxy", _FORWARDED, keys_named)
         quota = None if local is None else local.quota
         self._endpoint = Endpoint("Queryable State Proxy Server", options, service, statistics=statistics, quota=quota)
         self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
@@ -115,26 +114,16 @@ class ClientProxy(EndpointOwner):
 
     def handle(self, call: Call) -> Answer | Steps | None:
         request = call.request
-        router = self._router
-        if isinstance(request, Get):
+        if isinstance(request, _FORWARDED):
             names = self._names_of(call, request)
-            found = self._answer_in_process(call, request, names) if self._local is not None else None
-            if found is not None:
-                return found if isinstance(found, Values) else self._answer_in_steps(call, request, names, found)
+            if self._local is not None and isinstance(request, Get):
+                found = self._answer_in_process(call, request, names)
+                if found is not None:
+                    return found if isinstance(found, Values) else self._answer_in_steps(call, request, names, found)
             self._forward(call, request, names)
-        elif isinstance(request, GetPart):
-            names = self._names_of(call, request)
-            call.connection.forwarded.add(call)
-            router.run(router.part, call, request, names)
-        elif isinstance(request, Scan):
-            names = self._names_of(call, request)
-            call.connection.forwarded.add(call)
-            router.run(router.scan, call, request, names)
-        elif isinstance(request, Poll):
-            router.run(router.poll, call, request, self._names_of(call, request))
         elif isinstance(request, Locate):
             call.check_right(request.job, request.state)
-            router.run(router.locate, call, request)
+            self._router.run(self._router.locate, call, request)
         else:
             return self._describe(call, request)
         return None
@@ -193,9 +182,10 @@ class ClientProxy(EndpointOwner):
                 raise
         self._forward(call, request, names)
 
-    def _forward(self, call: Call, request: Get, names: tuple[str, str]) -> None:
-        call.connection.forwarded.add(call)
-        self._router.run(self._router.get, call, request, names)
+    def _forward(self, call: Call, request: Get | GetPart | Scan | Poll, names: tuple[str, str]) -> None:
+        if not isinstance(request, Poll):
+            call.connection.forwarded.add(call)
+        self._router.run(self._router.forward, call, request, names)
 
 
 def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
@@ -239,24 +229,16 @@ class _Router:
         else:
             self.reactor.call_soon(action, *args)
 
-    def get(self, call: Call, request: Get, names: tuple[str, str]) -> None:
-        self._get(ProxiedGet, call, request, names)
-
-    def part(self, call: Call, request: GetPart, names: tuple[str, str]) -> None:
-        self._get(ProxiedPart, call, request, names)
-
-    def _get(self, kind: type[ProxiedKeys], call: Call, request: Get | GetPart, names: tuple[str, str]) -> None:
+    def forward(self, call: Call, request: Get | GetPart | Scan | Poll, names: tuple[str, str]) -> None:
         table = self.locations.known(*names)
-        # The job may have restarted with other key types, so ask its oracle again.
-        outdated = table is not None and misfit_of(table, request.keys) is not None
-        known = None if outdated or table is None else asked_table(table, request)
-        kind(self, call, request, names, table=known).start(self.locations.refresh if outdated else None)
-
-    def scan(self, call: Call, request: Scan, names: tuple[str, str]) -> None:
-        ProxiedScan(self, call, request, names, table=self.locations.known(*names)).start(None)
-
-    def poll(self, call: Call, request: Poll, names: tuple[str, str]) -> None:
-        ProxiedPoll(self, call, request, names, table=self.locations.known(*names)).start(None)
+        if isinstance(request, Get):
+            ProxiedGet(self, call, request, names, table).start()
+        elif isinstance(request, GetPart):
+            ProxiedPart(self, call, request, names, table).start()
+        elif isinstance(request, Scan):
+            ProxiedScan(self, call, request, names, table).start()
+        else:
+            ProxiedPoll(self, call, request, names, table).start()
 
     def locate(self, call: Call, request: Locate) -> None:
         self.locations.refresh(request.job, request.state, WaitingCall(self.reactor, call).found)

@@ -23,19 +23,10 @@ from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, Rout
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.forwarding.owner_connections import OwnerConnections
-from qstate.runtime.serving.location_cache import LocationCache, Reply
+from qstate.runtime.serving.location_cache import LocationCache
 from qstate.runtime.serving.owner_connection import OwnerConnection
 
-__all__ = [
-    "ProxiedGet",
-    "ProxiedKeys",
-    "ProxiedPart",
-    "ProxiedPoll",
-    "ProxiedScan",
-    "Router",
-    "asked_table",
-    "misfit_of",
-]
+__all__ = ["ProxiedGet", "ProxiedPart", "ProxiedPoll", "ProxiedScan", "Router", "asked_table"]
 
 
 class Router(Protocol):
@@ -57,7 +48,7 @@ def asked_table(table: LocationTable, request: Get | GetPart | Scan | Poll) -> L
     return table.committed if committed else table
 
 
-def misfit_of(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
+def _misfit_of(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
     """The error of keys whose types differ from the state's, None if there is none.
 
     A sole owner checks all the keys itself. Each of several owners sees only some of them, but the get must fail as a
@@ -74,11 +65,19 @@ def misfit_of(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
 class Proxied(Requester):
     """One request: passes the events to its `RoutedGet` and carries out the commands."""
 
-    __slots__ = ("_asked", "_call", "_names", "_routed", "_router", "_timer", "_wake_at", "finished")
+    __slots__ = ("_asked", "_call", "_names", "_request", "_routed", "_router", "_timer", "_wake_at", "finished")
 
-    def __init__(self, router: Router, call: Call, names: tuple[str, str], routed: RoutedGet) -> None:
+    def __init__(
+        self,
+        router: Router,
+        call: Call,
+        request: Get | GetPart | Scan | Poll,
+        names: tuple[str, str],
+        routed: RoutedGet,
+    ) -> None:
         self._router = router
         self._call = call
+        self._request = request
         self._names = names
         self._routed = routed
         self._timer: Timer | None = None
@@ -87,23 +86,18 @@ class Proxied(Requester):
         self._asked: dict[int, OwnerConnection] = {}
         self.finished = False
 
-    def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
-        """`refresh` looks the location up if the known one is outdated."""
+    def start(self) -> None:
         began = thread_time()
-        self._start(refresh)
+        self._start()
         self._call.connection.charge(thread_time() - began)
 
-    def _start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
+    def _start(self) -> None:
         self._call.on_cancel = partial(self._router.run, self._on_cancel)
         if self._call.cancelled:
             self._on_cancel()
             return
         now = self._now()
-        commands = self._routed.start(now)
-        if refresh is not None and commands == [LookUp(None)]:
-            commands = []
-            refresh(*self._names, self._found)
-        self._run(commands, now)
+        self._run(self._routed.start(now), now)
 
     def on_answer(self, part: int, message: Answer, now: float) -> None:
         began = thread_time()
@@ -176,6 +170,9 @@ class Proxied(Requester):
     def _look_up(self, command: LookUp, now: float) -> None:
         self._router.locations.look_up(*self._names, command.stale, self._found)
 
+    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
+        self._finish(message._replace(id=self._call.request.id))
+
     def _conclude(self, end: Routed | Refuse) -> None:
         if isinstance(end, Routed):
             self._finish(Values(self._call.request.id, end.epochs, end.results, end.fingerprint))
@@ -206,31 +203,35 @@ class Proxied(Requester):
 class ProxiedKeys(Proxied):
     """A request about keys."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_outdated",)
+
+    _request: Get | GetPart
 
     def __init__(
-        self,
-        router: Router,
-        call: Call,
-        request: Get | GetPart,
-        names: tuple[str, str],
-        *,
-        table: LocationTable | None,
+        self, router: Router, call: Call, request: Get | GetPart, names: tuple[str, str], table: LocationTable | None
     ) -> None:
-        self._request = request
+        #: The job may have restarted with other key types than the cached table has, so its oracle is asked again.
+        self._outdated = table is not None and _misfit_of(table, request.keys) is not None
         wait_ms: Any = request.options.get("wait_ms")
         routed = RoutedGet(
             request.keys,
             deadline=call.deadline,
             random=router.random,
-            table=table,
+            table=None if table is None or self._outdated else asked_table(table, request),
             retry_until=None if wait_ms is None else call.received_at + wait_ms / 1000,
             most_bytes=call.most_bytes,
         )
-        super().__init__(router, call, names, routed)
+        super().__init__(router, call, request, names, routed)
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        if self._outdated:
+            self._outdated = False
+            self._router.locations.refresh(*self._names, self._found)
+        else:
+            super()._look_up(command, now)
 
     def _misfit(self, table: LocationTable) -> WrongKeyType | None:
-        return misfit_of(table, self._request.keys)
+        return _misfit_of(table, self._request.keys)
 
     def _routed_by(self, table: LocationTable) -> LocationTable:
         return asked_table(table, self._request)
@@ -240,6 +241,8 @@ class ProxiedGet(ProxiedKeys):
     """One get, which may be answered by several owners."""
 
     __slots__ = ()
+
+    _request: Get
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
         assert isinstance(command, Ask)
@@ -253,8 +256,10 @@ class ProxiedPart(ProxiedKeys):
 
     __slots__ = ()
 
+    _request: GetPart
+
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> GetPart:
-        assert isinstance(command, Ask) and isinstance(self._request, GetPart)
+        assert isinstance(command, Ask)
         # The part has to fit the client's frames, too.
         most_bytes = min(self._request.max_bytes, self._call.most_bytes)
         return self._request._replace(
@@ -264,9 +269,6 @@ class ProxiedPart(ProxiedKeys):
             options={**self._request.options, "max_bytes": most_bytes},
         )
 
-    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
-        self._finish(message._replace(id=self._call.request.id))
-
 
 class ProxiedRange(Proxied):
     """A request about key groups: the owner of the first one answers it, for all that it has of those asked for.
@@ -274,12 +276,13 @@ class ProxiedRange(Proxied):
     For the routing it is a get of one key, which is that key group.
     """
 
-    __slots__ = ("_ranged", "_table")
+    __slots__ = ("_table",)
+
+    _request: Scan | Poll
 
     def __init__(
         self, router: Router, call: Call, request: Scan | Poll, names: tuple[str, str], table: LocationTable | None
     ) -> None:
-        self._ranged = request
         #: The cached table that the routing has a version of.
         self._table = table
         routed = RoutedGet(
@@ -288,56 +291,48 @@ class ProxiedRange(Proxied):
             random=router.random,
             table=None if table is None else asked_table(table, request).of_groups(),
         )
-        super().__init__(router, call, names, routed)
+        super().__init__(router, call, request, names, routed)
 
     def _routed_by(self, table: LocationTable) -> LocationTable:
         self._table = table
-        return asked_table(table, self._ranged).of_groups()
+        return asked_table(table, self._request).of_groups()
 
     def _look_up(self, command: LookUp, now: float) -> None:
         super()._look_up(LookUp(None if command.stale is None else self._table), now)
-
-    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
-        self._finish(message._replace(id=self._call.request.id))
 
 
 class ProxiedScan(ProxiedRange):
     """One page of a scan."""
 
-    __slots__ = ("_request",)
+    __slots__ = ()
 
-    def __init__(
-        self, router: Router, call: Call, request: Scan, names: tuple[str, str], *, table: LocationTable | None
-    ) -> None:
-        super().__init__(router, call, request, names, table)
-        # The page has to fit the client's frames, too.
-        most_bytes = min(request.max_bytes, call.most_bytes)
-        self._request = request._replace(options={**request.options, "max_bytes": most_bytes})
+    _request: Scan
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Scan:
         assert isinstance(command, Ask)
-        left_ms = self._left_ms(now)
-        return self._request._replace(id=request_id, deadline_ms=left_ms, target=command.owner.state_id)
+        # The page has to fit the client's frames, too.
+        most_bytes = min(self._request.max_bytes, self._call.most_bytes)
+        return self._request._replace(
+            id=request_id,
+            deadline_ms=self._left_ms(now),
+            target=command.owner.state_id,
+            options={**self._request.options, "max_bytes": most_bytes},
+        )
 
 
 class ProxiedPoll(ProxiedRange):
     """One poll."""
 
-    __slots__ = ("_request",)
+    __slots__ = ()
 
-    def __init__(
-        self, router: Router, call: Call, request: Poll, names: tuple[str, str], *, table: LocationTable | None
-    ) -> None:
-        super().__init__(router, call, request, names, table)
-        self._request = request
+    _request: Poll
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Poll:
         assert isinstance(command, Ask)
-        left_ms = self._left_ms(now)
         waited_ms = max(0, int((now - self._call.received_at) * 1000))
         return self._request._replace(
             id=request_id,
-            deadline_ms=left_ms,
+            deadline_ms=self._left_ms(now),
             target=command.owner.state_id,
             wait_ms=max(0, self._request.wait_ms - waited_ms),
             max_bytes=min(self._request.max_bytes, self._call.most_bytes),
