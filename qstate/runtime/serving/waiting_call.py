@@ -13,7 +13,6 @@ from qstate.errors import FailureCode, QueryError
 from qstate.protocol import Answer, Describe, Description, Failure
 from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.routing.location import LocationTable
-from qstate.runtime.serving.access.rights import permits
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.range_requests.descriptions import description_of
 
@@ -53,7 +52,7 @@ class WaitingCall:
     def _may_see(self, state: Mapping[str, Any]) -> bool:
         call, request = self._call, self._call.request
         assert isinstance(request, Describe) and request.job is not None
-        return permits(call.connection.visitor.principal, Describe, request.job, state["name"])
+        return call.connection.visitor.principal.permits(Describe, request.job, state["name"])
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))

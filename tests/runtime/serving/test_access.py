@@ -18,7 +18,7 @@ from qstate.protocol import Changes, Description, Failure, Get, Ping
 from qstate.protocol.connection import _ANSWER_OF
 from qstate.runtime.serving.access import gate
 from qstate.runtime.serving.access.access_file import MOST_BYTES, AccessFile
-from qstate.runtime.serving.access.rights import RIGHT_OF, Grant, Principal, Right, permits
+from qstate.runtime.serving.access.rights import RIGHT_OF, Grant, Principal, Right
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
@@ -330,17 +330,17 @@ def test_a_wrong_file_at_the_start_is_an_error(start_server: ServerFactory, tmp_
 )
 def test_in_patterns_only_the_star_has_a_meaning(pattern: str, fits: list[str], not_these: list[str]) -> None:
     found = Principal("p", [Grant(frozenset([Right.READ]), ("job",), (pattern,))])
-    assert [state for state in (*fits, *not_these) if permits(found, Get, "job", state)] == fits
+    assert [state for state in (*fits, *not_these) if found.permits(Get, "job", state)] == fits
 
 
 def test_names_of_clients_do_not_fill_the_memory() -> None:
     found = Principal("p", [Grant(frozenset([Right.READ]), ("job",), ("*",))])
     for number in range(10_000):
-        assert not permits(found, Get, f"job {number}", "state")
+        assert not found.permits(Get, f"job {number}", "state")
     assert len(found._decisions) <= 4096
 
 
 def test_every_request_about_a_state_has_a_right() -> None:
     about_no_state = {Ping}
     assert set(RIGHT_OF) == set(_ANSWER_OF) - about_no_state
-    assert not any(permits(Principal("p"), request, "job", "state") for request in RIGHT_OF)
+    assert not any(Principal("p").permits(request, "job", "state") for request in RIGHT_OF)

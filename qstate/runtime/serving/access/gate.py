@@ -17,7 +17,7 @@ from qstate.errors import ConfigError, FailureCode, Forbidden
 from qstate.host.line_limit import limited
 from qstate.runtime.serving.access.access_file import AccessFile, Stamp
 from qstate.runtime.serving.access.audit import Audit, Entry
-from qstate.runtime.serving.access.rights import ANYONE, EVERYTHING, NOBODY, Principal, Rules, digest_of, permits
+from qstate.runtime.serving.access.rights import ANYONE, EVERYTHING, NOBODY, Principal, Rules, digest_of
 
 __all__ = ["RELOAD_S", "Gate", "Visitor"]
 
@@ -95,14 +95,14 @@ class Visitor:
 
         It does not matter whether there is such a state: what is not there is not for all to know, either.
         """
-        permitted = permits(self.principal, request, job, state)
+        permitted = self.principal.permits(request, job, state)
         self._record(request.__name__, job, state, 0 if permitted else FailureCode.FORBIDDEN, keys)
         if not permitted:
             raise Forbidden(job=job, state=state)
 
     def check_again(self, request: type, job: str, state: str) -> None:
         """Raise `Forbidden` if the rules of now do not permit a request that they permitted when it came in."""
-        if not permits(self.principal, request, job, state):
+        if not self.principal.permits(request, job, state):
             self._record(request.__name__, job, state, FailureCode.FORBIDDEN)
             raise Forbidden(job=job, state=state)
 

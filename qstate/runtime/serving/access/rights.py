@@ -1,7 +1,8 @@
 """Principals and their rights on jobs and states.
 
 Rules of this module: decisions only. It reads no file and knows no connection. A server decides about each request
-once, where it comes in, with `permits`: proxies have every right at state servers, because they have decided before.
+once, where it comes in, with `Principal.permits`: proxies have every right at state servers, because they have decided
+before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hashlib import sha256
 
 from qstate.protocol import Describe, Get, GetPart, Locate, Poll, Scan
 
-__all__ = ["ANYONE", "EVERYTHING", "NOBODY", "RIGHT_OF", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
+__all__ = ["ANYONE", "EVERYTHING", "NOBODY", "RIGHT_OF", "Grant", "Principal", "Right", "Rules", "digest_of"]
 
 #: The name of the principal of all clients, where they need neither a token nor a certificate of the access file.
 ANYONE = "anyone"
@@ -64,7 +65,7 @@ class Principal:
         self._decisions: dict[tuple[type, str, str], bool] = {}
 
     def permits(self, request: type, job: str, state: str) -> bool:
-        """Whether it may send this type of request about the state. See `permits`, the function."""
+        """Whether it may send this type of request about the state of the job. The one check of rights."""
         key = (request, job, state)
         decision = self._decisions.get(key)
         if decision is None:
@@ -82,11 +83,6 @@ class Principal:
             (right in rights or right is Right.DESCRIBE) and jobs(job) and states(state)
             for rights, jobs, states in self._grants
         )
-
-
-def permits(principal: Principal, request: type, job: str, state: str) -> bool:
-    """Whether the principal may send this type of request about the state of the job. The one check of rights."""
-    return principal.permits(request, job, state)
 
 
 #: Holders of the job's token, proxies of the job, and all clients of a port that asks for no token.
