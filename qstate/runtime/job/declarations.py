@@ -55,16 +55,12 @@ class Declarations:
             )
         self._declared[uid] = declaration
 
-    def newest(self, uid: str) -> Declaration:
-        """The declaration that counts. Raises `JobError` for an operator that the job does not have."""
-        if uid not in self._declared:
+    def newest(self, uid: str, token: str | None = None) -> Declaration:
+        """The declaration that counts. Raises `JobError` when there is none, or it has another token than this one."""
+        found = self._declared.get(uid)
+        if found is None:
             raise JobError(f"job {self._job!r} has no operator {uid!r}")
-        return self._declared[uid]
-
-    def current(self, uid: str, token: str) -> Declaration:
-        """The declaration that counts. Raises `JobError` when it has another token, or there is none."""
-        found = self.newest(uid)
-        if found.token != token:
+        if token is not None and found.token != token:
             raise JobError(
                 f"operator {uid!r} has been declared again since this query was built: start a query on the result of "
                 "the last process() or as_queryable_state() with this uid. Two operators need a uid each"

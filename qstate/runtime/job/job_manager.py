@@ -467,7 +467,7 @@ class JobManager:
     def _operator(self, uid: str, token: str | None) -> Declaration:
         """The newest declaration of an operator. Raises `JobError` when `token` is not its token."""
         with self._lock:
-            return self._declarations.newest(uid) if token is None else self._declarations.current(uid, token)
+            return self._declarations.newest(uid, token)
 
     def _bind_query(self, uid: str, query: str, epoch: int, token: str) -> int:
         """Bind an operator to one streaming query, because two queries would count every row twice.
@@ -476,7 +476,7 @@ class JobManager:
         the newest epoch that is known to be committed.
         """
         with self._lock:
-            self._declarations.current(uid, token)
+            self._declarations.newest(uid, token)
             known = self._declarations.uids()
         self._directory.bind(uid, query, known)
         final = self._directory.final(uid)
