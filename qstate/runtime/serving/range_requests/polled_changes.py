@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, compress
 from struct import Struct, error
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from msgspec import Raw
 
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import ChangeOp
-from qstate.checkpoint.sources.change_feed import ChangeFeed, CompactedEpoch, EpochChanges, StateFeed
+from qstate.checkpoint.sources.change_feed import CompactedEpoch, EpochChanges, StateFeed
 from qstate.errors import Compacted, MalformedRequest, TooLarge
 from qstate.keys import ColumnType, encode_key
 from qstate.protocol import Poll, Run
@@ -77,7 +78,8 @@ def polled(source: StateFeed, selection: Selection, begin: Place, stop: int, mos
     until = time.monotonic() + ENOUGH_S
     place = begin
     while True:
-        epoch = _next_epoch(source, place.epoch)
+        with _stored(place.epoch):
+            epoch = source.feed.next_epoch(source.state, place.epoch)
         if epoch is None:
             return Polled(tuple(answer.runs), place.epoch, b"", more=False)
         if epoch != place.epoch:
@@ -90,9 +92,11 @@ def polled(source: StateFeed, selection: Selection, begin: Place, stop: int, mos
             return Polled(tuple(answer.runs), place.epoch, b"", more=True)
 
 
-def _next_epoch(source: StateFeed, epoch: int) -> int | None:
+@contextmanager
+def _stored(epoch: int) -> Iterator[None]:
+    """Raise `Compacted` in the place of `CompactedEpoch` when the changes of the epoch are not stored any more."""
     try:
-        return source.feed.next_epoch(source.state, epoch)
+        yield
     except CompactedEpoch as exc:
         raise Compacted(epoch=epoch, oldest_epoch=exc.oldest) from exc
 
@@ -159,7 +163,8 @@ def _of_epoch(
     """Add changes of an epoch to the answer. Yields, after each step, the place to continue at if there is more."""
     first, number = begin.group, begin.number
     while first < stop:
-        window = _window(source.feed, source, begin.epoch, first)
+        with _stored(begin.epoch):
+            window = source.feed.changes(source.state, begin.epoch, first)
         low, high = window.ordinal(first, number), window.ordinal(min(stop, window.stop))
         for ordinal, block, indexes in selection.blocks(window, low, high):
             taken = answer.add(begin.epoch, block, indexes)
@@ -168,13 +173,6 @@ def _of_epoch(
         first, number = window.stop, 0
         if first < stop:
             yield first, 0
-
-
-def _window(feed: ChangeFeed, source: StateFeed, epoch: int, first: int) -> EpochChanges:
-    try:
-        return feed.changes(source.state, epoch, first)
-    except CompactedEpoch as exc:
-        raise Compacted(epoch=epoch, oldest_epoch=exc.oldest) from exc
 
 
 def _sizes(block: ChangeBlock, indexes: Sequence[int]) -> Iterator[int]:

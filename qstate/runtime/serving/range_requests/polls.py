@@ -44,7 +44,6 @@ from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.range_requests.polled_changes import (
     ENOUGH_BYTES,
     Place,
-    Polled,
     Selection,
     place_of,
     polled,
@@ -164,8 +163,10 @@ class Polls:
             found = polled(source, selection, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
             poll.place = Place(found.next_epoch, request.start_group)
             if found.runs or found.position or time.monotonic() >= poll.until or poll.call.connection.over:
-                attributes = {**_marks(poll.state_id, source.feed), **_staleness(since)}
-                return _changes(request, instance, found, stop, final)._replace(attributes=attributes)
+                answer = Changes(
+                    request.id, instance.fingerprint, stop, found.next_epoch, found.position, final, found.runs
+                )
+                return answer._replace(attributes={**_marks(poll.state_id, source.feed), **_staleness(since)})
             if found.more:  # the others first
                 self._queue.put(partial(self._continue, poll))
                 return None
@@ -252,7 +253,3 @@ def _staleness(since: float | None) -> Mapping[str, Detail]:
     if since is None:
         return NO_ATTRIBUTES
     return {STALENESS: None if math.isinf(since) else math.ceil(max(0.0, time.monotonic() - since) * 1000)}
-
-
-def _changes(request: Poll, instance: StateInstance, found: Polled, stop: int, final: int) -> Changes:
-    return Changes(request.id, instance.fingerprint, stop, found.next_epoch, found.position, final, found.runs)
