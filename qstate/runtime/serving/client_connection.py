@@ -423,32 +423,14 @@ class AcceptedConnection:
             self._late.cancel()
 
 
-class AnswerHandler(Protocol):
-    """What a call needs of its endpoint."""
-
-    def answered(self, call: Call) -> None:
-        """The call's answer was sent. Any thread."""
-
-
-class _Notified:
-    """Passes the end of a call on to two."""
-
-    def __init__(self, handler: AnswerHandler, notify: Callable[[Call], None]) -> None:
-        self._handler = handler
-        self._notify = notify
-
-    def answered(self, call: Call) -> None:
-        self._handler.answered(call)
-        self._notify(call)
-
-
 class Call:
     """A request that needs exactly one answer. Times are by the reactor's clock.
 
     `failure` is the failure code of the answer, or of its only key; None before the answer and without a failure.
     `steps` is the rest of the work on a request that takes turns (see `Service`). `cost` is about how many bytes of
     memory the request takes. `on_cancel` is called, on any thread, when the client cancels a call that waits for
-    something else than its turn.
+    something else than its turn. `on_answered` is called, on any thread, when an answer that comes later was sent. It
+    is set before the request is executed.
     """
 
     __slots__ = (
@@ -459,6 +441,7 @@ class Call:
         "cost",
         "deadline",
         "failure",
+        "on_answered",
         "on_cancel",
         "received_at",
         "request",
@@ -467,7 +450,7 @@ class Call:
 
     def __init__(
         self,
-        handler: AnswerHandler,
+        handler: ConnectionHandler,
         connection: AcceptedConnection,
         request: Served,
         received_at: float,
@@ -482,6 +465,7 @@ class Call:
         self.steps: Steps | None = None
         self.cancelled = False
         self.on_cancel: Callable[[], None] | None = None
+        self.on_answered: Callable[[Call], None] | None = None
         self.cost = connection.protocol.size_of(request.id)
         if type(request) is Get:
             self.cost += KEY_BYTES * len(request.keys)
@@ -500,10 +484,6 @@ class Call:
         """
         self.connection.visitor.check(type(self.request), job, state, keys)
         self._about = job, state
-
-    def on_answered(self, notify: Callable[[Call], None]) -> None:
-        """Also call `notify` when an answer that comes later was sent. Call it before the request is executed."""
-        self._handler = _Notified(self._handler, notify)
 
     def answer(self, answer: Answer) -> None:
         """Send the answer. Any thread.
@@ -560,6 +540,8 @@ class Call:
     def sent(self) -> None:
         """The answer was sent, or the connection is closed: the call is over."""
         self._handler.answered(self)
+        if self.on_answered is not None:
+            self.on_answered(self)
 
     def _unsendable(self, error: LocalProtocolError) -> Failure:
         if error.code is FailureCode.TOO_LARGE:

@@ -48,7 +48,7 @@ class TracedService:
             return self._service.handle(call)
         once = EndedOnce(span)
         call.request = request._replace(attributes=self._tracing.carried(span))
-        call.on_answered(lambda answered: self._end(once, answered.failure))  # another thread may answer at once
+        call.on_answered = lambda answered: self._end(once, answered.failure)  # another thread may answer at once
         try:
             found = self._service.handle(call)
         except QueryError as exc:
