@@ -49,9 +49,6 @@ DELAYED_SCHEMA = "tailnum string, scheduled timestamp, origin string, dest strin
 class TemperatureAlert(KeyedProcessFunction):
     """Alerts when a reading rises by more than a factor over the one before it at the same airport."""
 
-    def __init__(self, threshold_factor: float = THRESHOLD_FACTOR) -> None:
-        self.threshold_factor = threshold_factor
-
     def open(self, context: RuntimeContext) -> None:
         self.last = context.get_state(ValueStateDescriptor("lastTemp", float).queryable("lastTemperature"))
 
@@ -60,7 +57,7 @@ class TemperatureAlert(KeyedProcessFunction):
             return
         before = self.last.value()
         self.last.update(row.temp)
-        if before is not None and row.temp > before * self.threshold_factor:
+        if before is not None and row.temp > before * THRESHOLD_FACTOR:
             yield row.origin, row.time, before, row.temp
 
 

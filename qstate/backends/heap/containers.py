@@ -24,6 +24,7 @@ class HeapContainerTable(HeapTable):
         super().__init__(state, namespace)
         self.get = self.live.get
         self._before: dict[Key, Any] = {}
+        self._committed: dict[Key, Any] = {}
         self._staged: dict[Key, Any] = {}
         self._sealed: dict[Key, Any] = {}
 
@@ -44,6 +45,9 @@ class HeapContainerTable(HeapTable):
 
     def forget_epoch(self) -> None:
         self._before, self._staged = {}, {}
+
+    def committed_keys(self) -> list[Key]:
+        return list(self._committed)
 
     def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
         return sized(map(self.image, keys), most_bytes)

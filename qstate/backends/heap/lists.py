@@ -117,9 +117,6 @@ class HeapListTable(HeapContainerTable):
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: list[bytes]) -> bytes:
         return list_answer(descriptor, image)
 
-    def committed_keys(self) -> list[Key]:
-        return list(self._committed)
-
     def committed_data(self, key: Key) -> bytes | None:
         elements = self._committed.get(key)
         return None if elements is None else pack_elements(elements)

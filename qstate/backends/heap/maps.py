@@ -186,9 +186,6 @@ class HeapMapTable(HeapContainerTable):
                     found = group in groups and wanted(data)
                     yield self.change(ChangeOp.MAP_PUT, group, encoded, data, self._encode(map_key)) if found else None
 
-    def committed_keys(self) -> list[Key]:
-        return list(self._committed)
-
     def committed_data(self, key: Key) -> bytes | None:
         raise AssertionError("a map has no PUT")
 

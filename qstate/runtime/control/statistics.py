@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import add
@@ -146,9 +147,8 @@ class StatisticsSnapshot:
 
     def __add__(self, other: StatisticsSnapshot) -> StatisticsSnapshot:
         """The sums of both counts, as if of one endpoint."""
-        failures = dict(self.failures)
-        for code, count in other.failures.items():
-            failures[code] = failures.get(code, 0) + count
+        failures = Counter(self.failures)
+        failures.update(other.failures)
         return StatisticsSnapshot(
             connections=self.connections + other.connections,
             connections_accepted=self.connections_accepted + other.connections_accepted,
@@ -157,7 +157,7 @@ class StatisticsSnapshot:
             successes=self.successes + other.successes,
             duration_s=self.duration_s + other.duration_s,
             durations=tuple(map(add, self.durations, other.durations)),
-            failures=failures,
+            failures=dict(failures),
             throttled_s=self.throttled_s + other.throttled_s,
         )
 
