@@ -78,11 +78,6 @@ class QueryableValueSink(QueryableStateSink):
     def __init__(self, descriptor: ValueStateDescriptor, value_columns: Sequence[str]) -> None:
         super().__init__(descriptor, value_columns)
 
-    @classmethod
-    def named(cls, name: str, value_columns: Sequence[str]) -> QueryableValueSink:
-        """A sink for values of any type, under a queryable name."""
-        return cls(ValueStateDescriptor(name).queryable(name), value_columns)
-
     def open(self, context: RuntimeContext) -> None:
         self._state = context.get_state(self._descriptor)
 

@@ -32,6 +32,10 @@ class Reading:
     note: str = ""
 
 
+def last_value_sink(value_columns: list[str]) -> QueryableValueSink:
+    return QueryableValueSink(ValueStateDescriptor("last").queryable("last"), value_columns)
+
+
 def feed(backend: StateBackend, sink: QueryableStateSink, batches: list[list[Any]], **changed: Any) -> list[Any]:
     """Process the batches. Returns the output, which is empty."""
     operator = operator_of(sink, backend, input_schema=SCHEMA, **changed)
@@ -52,7 +56,7 @@ def test_value_sink_keeps_the_last_value_and_null_clears(batches: list[list[Any]
             expected.pop(key, None)
         else:
             expected[key] = temp
-    sink = QueryableValueSink.named("last", ["temp"])
+    sink = last_value_sink(["temp"])
     with heap() as backend:
         assert feed(backend, sink, batches) == []
         assert stored(backend, ValueStateDescriptor("last").queryable("last")) == expected
@@ -87,7 +91,7 @@ def test_reducing_sink_folds_from_the_left(batches: list[list[Any]]) -> None:
 
 
 def test_opened_sink_can_be_restored_when_all_values_have_namespaces() -> None:
-    sink = QueryableValueSink.named("last", ["temp"])
+    sink = last_value_sink(["temp"])
     descriptor = ValueStateDescriptor("last").queryable("last")
     with heap() as backend, empty_heap() as restored:
         feed(backend, sink, [[("a", 1, 1.5, "")]], namespace_columns=("window",))
@@ -98,14 +102,14 @@ def test_opened_sink_can_be_restored_when_all_values_have_namespaces() -> None:
 
 
 def test_order_by_decides_which_value_is_the_last() -> None:
-    sink = QueryableValueSink.named("last", ["temp"])
+    sink = last_value_sink(["temp"])
     with heap() as backend:
         feed(backend, sink, [[("a", 2, 20.0, "")], [("a", 1, 10.0, ""), ("a", 3, 30.0, "")]], order_by=("window",))
         assert stored(backend, ValueStateDescriptor("last").queryable("last")) == {"a": 30.0}
 
 
 def test_several_value_columns_make_a_dict_by_name() -> None:
-    sink = QueryableValueSink.named("last", ["temp", "note"])
+    sink = last_value_sink(["temp", "note"])
     with heap() as backend:
         feed(backend, sink, [[("a", 0, None, "x"), ("b", 0, 1.0, "y")]])
         assert stored(backend, ValueStateDescriptor("last").queryable("last")) == {
@@ -119,7 +123,7 @@ def test_maps_are_stored_as_dicts(columns: list[str]) -> None:
     kind = pa.map_(pa.string(), pa.int64())
     schema = pa.schema([("key", pa.string()), ("own", kind), ("deep", pa.struct([("maps", pa.list_(kind))]))])
     row = {"own": {"x": 1}, "deep": {"maps": [{"y": 2}, None]}}
-    sink = QueryableValueSink.named("last", columns)
+    sink = last_value_sink(columns)
     with heap() as backend:
         operator = operator_of(sink, backend, input_schema=schema)
         operator.open()
@@ -177,13 +181,13 @@ def test_reduce_function_that_returns_none_names_the_key() -> None:
 
 
 def test_null_namespace_is_refused() -> None:
-    sink = QueryableValueSink.named("last", ["temp"])
+    sink = last_value_sink(["temp"])
     with heap() as backend, pytest.raises(JobError, match="column 'window' is null in 1 of 1 rows"):
         feed(backend, sink, [[("a", None, 1.0, "")]], namespace_columns=("window",))
 
 
 def test_namespace_types_are_those_that_queries_give() -> None:
-    sink = QueryableValueSink.named("last", ["temp"])
+    sink = last_value_sink(["temp"])
     assert spec(sink, input_schema=SCHEMA, namespace_columns=("window",)).namespace_types == (ColumnType.BIGINT,)
     with pytest.raises(JobError, match="namespace column 'temp' is double"):
         spec(sink, input_schema=SCHEMA, namespace_columns=("temp",))
@@ -193,4 +197,4 @@ def test_sink_without_queryable_name_or_value_is_refused() -> None:
     with pytest.raises(JobError, match="state 'last' of a queryable sink needs a queryable name"):
         QueryableValueSink(ValueStateDescriptor("last"), ["temp"])
     with pytest.raises(JobError, match="no column is left to be the value"):
-        QueryableValueSink.named("last", [])
+        last_value_sink([])
