@@ -234,16 +234,16 @@ class JobConfig:
         for name in _FIELDS:
             object.__setattr__(self, name, _checked(name, name, getattr(self, name)))
         check_max_parallelism(self.max_parallelism)
-        for name in _AT_LEAST_ZERO:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
-        for name in _ABOVE_ZERO:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
         if not MIN_MAX_FRAME <= self.max_frame_bytes <= MAX_FRAME_LIMIT:
             raise ConfigError(
                 f"max_frame_bytes must be {MIN_MAX_FRAME} to {MAX_FRAME_LIMIT}, got {self.max_frame_bytes}"
             )
+        for name in _ABOVE_ZERO:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
+        for name in _NUMBERS:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.checkpoint_compression not in COMPRESSIONS:
             raise ConfigError(
                 f"checkpoint_compression must be one of {', '.join(COMPRESSIONS)}, got {self.checkpoint_compression!r}"
@@ -299,21 +299,7 @@ _ABOVE_ZERO = [
     "start_timeout_s",
     "switch_interval_s",
 ]
-_AT_LEAST_ZERO = [
-    "query_quota",
-    "standby_replicas",
-    "ttl_sweep_entries",
-    "element_warning_s",
-    "element_timeout_s",
-    "snapshot_interval",
-    "parallelism",
-    "max_connections_per_address",
-    "proxy_network_threads",
-    "proxy_query_threads",
-    "server_network_threads",
-    "server_query_threads",
-    "replay_buffer_bytes",
-]
+_NUMBERS = [name for name, entry in _FIELDS.items() if type(entry.default) in (int, float)]
 
 
 def option_table() -> list[tuple[str, str, Any, str]]:
