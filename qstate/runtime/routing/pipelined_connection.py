@@ -220,6 +220,8 @@ class PipelinedConnection(ABC):
     def __init__(self, host: str, port: int, settings: ConnectionSettings, peers: Peers, now: float) -> None:
         self.host = host
         self.port = port
+        #: The details that every failure of this connection has.
+        self._place: dict[str, Detail] = {"host": host, "port": port}
         self.phase = Phase.NEW
         #: Whether the connection takes requests, to send them now or once it is ready.
         self.takes_requests = True
@@ -293,9 +295,7 @@ class PipelinedConnection(ABC):
             self.phase = Phase.CONNECTING
             if self._exposes_token:
                 reason = "the token would be sent without TLS; set tls, or allow_token_without_tls"
-                self.lost(
-                    FailureCode.TLS_FAILED, {"host": self.host, "port": self.port, "reason": reason}, self._heard_at
-                )
+                self.lost(FailureCode.TLS_FAILED, {**self._place, "reason": reason}, self._heard_at)
             else:
                 self._connect()
 
@@ -343,7 +343,7 @@ class PipelinedConnection(ABC):
         except TlsFailed as failed:
             self._write(tls.outgoing())
             if self.phase is Phase.CONNECTING:
-                self.lost(failed.code, {"host": self.host, "port": self.port, **failed.details}, now)
+                self.lost(failed.code, {**self._place, **failed.details}, now)
             else:
                 self.unreachable(str(failed), now)
             return b""
@@ -371,7 +371,7 @@ class PipelinedConnection(ABC):
 
     def _fall_silent(self, now: float) -> None:
         reason = f"no sign of life for {now - self._heard_at:.2f} s"
-        self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now, silent=True)
+        self.lost(FailureCode.UNAVAILABLE, {**self._place, "reason": reason}, now, silent=True)
 
     def lost(self, code: int, details: Mapping[str, Detail], now: float, *, silent: bool = False) -> None:
         """The connection has ended: close it and fail the requesters that wait. Only the first call counts.
@@ -400,7 +400,7 @@ class PipelinedConnection(ABC):
 
     def unreachable(self, reason: str, now: float) -> None:
         """`lost`, because the transport failed or the peer closed the connection."""
-        self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now)
+        self.lost(FailureCode.UNAVAILABLE, {**self._place, "reason": reason}, now)
 
     def refused(self, error: OSError, now: float) -> None:
         """`lost`, because the connection could not be made."""
@@ -408,15 +408,14 @@ class PipelinedConnection(ABC):
         # whether the socket module or asyncio raised them.
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-        details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": reason, "connected": False}
-        self.lost(FailureCode.UNAVAILABLE, details, now)
+        self.lost(FailureCode.UNAVAILABLE, {**self._place, "reason": reason, "connected": False}, now)
 
     def stalls(self, requester: object) -> Mapping[str, Detail]:
         """The reason why the requester's request is still queued here, as details; empty when it is not."""
         if not any(other is requester for other, _ in self._queued):
             return {}
         reason = "connected, and no Welcome has come: is it a client proxy?" if self._is_open else "not connected yet"
-        return {"host": self.host, "port": self.port, "reason": reason}
+        return {**self._place, "reason": reason}
 
     def cancel(self, requester: object) -> None:
         """The requester needs none of its answers any more: tell the peer, if the peer can use that."""
@@ -464,16 +463,16 @@ class PipelinedConnection(ABC):
 
     def _dismissed(self, failure: Failure, now: float) -> None:
         """The peer ends the connection. Once it is ready, its code says nothing about the requests in flight."""
-        if self.phase is Phase.CONNECTING or failure.code in (FailureCode.SHUTTING_DOWN, FailureCode.OVERLOADED):
+        if self.phase is Phase.CONNECTING or failure.code in _DECLINES:
             self.lost(failure.code, failure.details, now)
         else:
             self.unreachable(f"the peer ended the connection with failure code {int(failure.code)}", now)
 
     def _broken(self, broken: BrokenConnection, now: float) -> None:
-        details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": str(broken)}
         if self.phase is Phase.CONNECTING:
             # The peer does not speak the protocol: trying again would not help.
+            details: dict[str, Detail] = {**self._place, "reason": str(broken)}
             foreign = broken.code is not FailureCode.VERSION_MISMATCH
             self.lost(FailureCode.VERSION_MISMATCH, {**details, "greeted": False} if foreign else details, now)
         else:
-            self.lost(FailureCode.UNAVAILABLE, details, now)
+            self.unreachable(str(broken), now)

@@ -28,8 +28,10 @@ class WaitingCall:
         self._reactor = reactor
         self._call = call
         self._done = False
-        self._timer = reactor.call_later(call.deadline - reactor.clock(), self._late)
-        call.on_cancel = partial(reactor.call_soon, self._on_cancel)
+        self._timer = reactor.call_later(
+            call.deadline - reactor.clock(), partial(self._fail, FailureCode.DEADLINE_EXCEEDED)
+        )
+        call.on_cancel = partial(reactor.call_soon, self._fail, FailureCode.CANCELLED)
 
     def found(self, found: LocationTable | Sequence[Mapping[str, Any]] | QueryError) -> None:
         """The oracle's answer. Any thread."""
@@ -54,11 +56,8 @@ class WaitingCall:
         assert isinstance(request, Describe) and request.job is not None
         return call.connection.visitor.principal.permits(Describe, request.job, state["name"])
 
-    def _late(self) -> None:
-        self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
-
-    def _on_cancel(self) -> None:
-        self._finish(Failure(self._call.request.id, FailureCode.CANCELLED, {}))
+    def _fail(self, code: FailureCode) -> None:
+        self._finish(Failure(self._call.request.id, code, {}))
 
     def _finish(self, answer: Answer) -> None:
         if not self._done:
