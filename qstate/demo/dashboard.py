@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -45,17 +44,20 @@ class Picture:
     request_ms: float
 
 
-class Dashboard(Protocol):
+class Dashboard:
     """Shows pictures between `open` and `close`."""
 
     #: Seconds between two pictures.
     interval_s: float
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        """Prepare the output."""
 
-    def show(self, picture: Picture) -> None: ...
+    def show(self, picture: Picture) -> None:
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the output as others expect it."""
 
 
 def open_dashboard(*, plain: bool) -> Dashboard:
@@ -65,13 +67,10 @@ def open_dashboard(*, plain: bool) -> Dashboard:
     return dashboard
 
 
-class PlainLines:
+class PlainLines(Dashboard):
     """One line per stream and a few of the values, every few seconds."""
 
     interval_s = 2.0
-
-    def open(self) -> None:
-        """Nothing to prepare."""
 
     def show(self, picture: Picture) -> None:
         for stream in picture.streams:
@@ -83,11 +82,8 @@ class PlainLines:
             print(f"          {reading.state} {reading.key}: {reading.text}")
         sys.stdout.flush()
 
-    def close(self) -> None:
-        """Nothing to release."""
 
-
-class Terminal:
+class Terminal(Dashboard):
     """A dashboard that redraws itself in place."""
 
     interval_s = 0.5

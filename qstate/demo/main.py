@@ -84,7 +84,8 @@ def _run(options: DemoOptions, spark: SparkSession, data: DataSet, directory: Pa
         client = cleanup.enter_context(_connect(job, streams, interrupts))
         print(f"state is served by the client proxy at {':'.join(map(str, job.proxy_address))}", flush=True)
         if options.serve:
-            cleanup.enter_context(_page(job, options.page_ports))
+            url = cleanup.enter_context(live_page(job.proxy_address, job.metrics_address, options.page_ports))
+            print(f"watch it live in a browser: {url}#/{JOB}", flush=True)
         _watch(streams, Probe(client, JOB), open_dashboard(plain=options.plain), interrupts)
         rows = data.flights + 2 * data.readings
         print(f"replayed {rows:,} rows in {time.monotonic() - began:.1f} s; now in batch, with Spark SQL", flush=True)
@@ -168,13 +169,6 @@ def _watch(streams: Streams, probe: Probe, dashboard: Dashboard, interrupts: Int
                 interrupts.pause(dashboard.interval_s)
     finally:
         dashboard.close()
-
-
-@contextmanager
-def _page(job: Job, ports: str) -> Iterator[None]:
-    with live_page(job.proxy_address, job.metrics_address, ports) as url:
-        print(f"watch it live in a browser: {url}#/{JOB}", flush=True)
-        yield
 
 
 def _serve(proxy: str, interrupts: Interrupts) -> None:
