@@ -53,10 +53,11 @@ class ServedJob:
         directory: Path,
         *,
         fed: bool = True,
+        key_types: tuple[ColumnType, ...] = STRING,
         namespace_types: tuple[ColumnType, ...] | None = None,
     ) -> None:
         self.name = name
-        self._namespace_types = namespace_types
+        self._key_types, self._namespace_types = key_types, namespace_types
         self._states = {str(state.queryable_name): state for state in states}
         self._backend = HeapBackend(BackendContext(GROUPS, 128, directory / "backend"))
         self._epoch = -1
@@ -69,7 +70,8 @@ class ServedJob:
     def _open_log(self, root: Path) -> None:
         directory_of(root).make()
         JobManifest(self.name, 128, (1,), {UID: "query"}).write(root)
-        schemas = [self._schema(state).to_plain() | {"key_types": ["string"]} for state in self._states.values()]
+        key_types = [kind.value for kind in self._key_types]
+        schemas = [self._schema(state).to_plain() | {"key_types": key_types} for state in self._states.values()]
         self._directory = subtask_directory(root, UID, 0, 0)
         self._log = EpochLog.open(self._directory, LogIdentity(self.name, UID, 0, 1, 128), lambda _: tuple(schemas))
         self._feed = ChangeFeed(directory_of(root), UID, GROUPS)
@@ -85,7 +87,7 @@ class ServedJob:
             instance = StateInstance(
                 job=self.name,
                 descriptor=state,
-                key_types=STRING,
+                key_types=self._key_types,
                 key_groups=GROUPS,
                 max_parallelism=128,
                 namespace_types=self._namespace_types,
