@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _FRACTION = re.compile(r"(?<=:\d\d)\.\d{1,6}(?!\d)")
+#: The types of a map's keys, by their names in a state's description.
+_MAP_KEYS = {"str": ColumnType.STRING, "int": ColumnType.BIGINT, "bytes": ColumnType.BINARY}
 _COLUMN_TYPES = frozenset(kind.value for kind in ColumnType)
 #: The largest whole number that every reader of JSON takes exactly.
 LARGEST_NUMBER = (1 << 53) - 1
@@ -41,17 +43,23 @@ LARGEST_NUMBER = (1 << 53) - 1
 
 @dataclass(frozen=True, slots=True)
 class StateTypes:
-    """The types of a state's keys and, where they are known, of its namespaces."""
+    """The types of a state's keys and, where they are known, of its namespaces and of the keys of its maps."""
 
     keys: list[ColumnType]
     namespaces: list[ColumnType] | None = None
+    map_keys: list[ColumnType] | None = None
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> StateTypes:
         """Those of a state's description. Raises `ConfigError` for keys of a newer version's types."""
         spaces = description.get("namespace_types") or ()
         known = all(name in _COLUMN_TYPES for name in spaces)
-        return cls(column_types(description["key_types"]), column_types(spaces) if spaces and known else None)
+        map_key = _MAP_KEYS.get(str(description.get("map_key_type")))
+        return cls(
+            column_types(description["key_types"]),
+            column_types(spaces) if spaces and known else None,
+            None if map_key is None else [map_key],
+        )
 
 
 def column_types(names: Sequence[str]) -> list[ColumnType]:
@@ -188,13 +196,14 @@ _TAGS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def parse_namespace(text: str | None, types: Sequence[ColumnType] | None = None) -> Namespace:
+def parse_namespace(text: str | None, types: Sequence[ColumnType] | None = None, of: str = "namespace") -> Namespace:
     """Parse a namespace: JSON (a number, text, a list for several columns, null); any other text is itself.
 
     `{"date": ...}`, `{"timestamp": ...}`, `{"decimal": ...}` and `{"binary": HEX}` stand for what JSON lacks.
 
     With the `types` of the state's namespaces, a column may be text for every type, as in a key. Where a namespace is
-    text, everything but `null` and text in quotes is the namespace itself: 123 is the text 123.
+    text, everything but `null` and text in quotes is the namespace itself: 123 is the text 123. The key of a map has
+    the same forms; `of` is what errors call it.
     """
     if text is None:
         return None
@@ -204,37 +213,37 @@ def parse_namespace(text: str | None, types: Sequence[ColumnType] | None = None)
         value = text
     if types and list(types) == [ColumnType.STRING] and not isinstance(value, str | None):
         value = text
-    return namespace_of(value, types)
+    return namespace_of(value, types, of)
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)  # NaN is no JSON
 
 
-def namespace_of(value: Any, types: Sequence[ColumnType] | None = None) -> Namespace:
+def namespace_of(value: Any, types: Sequence[ColumnType] | None = None, of: str = "namespace") -> Namespace:
     """The namespace that `namespace_form` wrote. Raises `ConfigError` and `WrongKeyType`.
 
     With the `types` of the state's namespaces, text is accepted for every type.
     """
     if value is None:
         return None
-    columns = [_untagged(column) for column in (value if isinstance(value, list) else [value])]
+    columns = [_untagged(column, of) for column in (value if isinstance(value, list) else [value])]
     if types:
         if len(columns) != len(types):
-            raise ConfigError(f"the namespace has {len(types)} columns ({_names(types)}), got {len(columns)}")
-        columns = [_as_type(column, kind) for column, kind in zip(columns, types, strict=True)]
+            raise ConfigError(f"the {of} has {len(types)} columns ({_names(types)}), got {len(columns)}")
+        columns = [_as_type(column, kind, of) for column, kind in zip(columns, types, strict=True)]
     namespace: Namespace = tuple(columns) if isinstance(value, list) else columns[0]
     check_key(namespace, types or None)
     return namespace
 
 
-def _as_type(column: Any, kind: ColumnType) -> Any:
+def _as_type(column: Any, kind: ColumnType, of: str) -> Any:
     if isinstance(column, str) or (kind.is_decimal and type(column) in (int, Decimal)):
-        return _parse_column(str(column), kind, "namespace")
+        return _parse_column(str(column), kind, of)
     return column
 
 
-def _untagged(value: Any) -> Any:
+def _untagged(value: Any, of: str) -> Any:
     if not isinstance(value, dict) or len(value) != 1:
         return value
     ((tag, text),) = value.items()
@@ -242,7 +251,7 @@ def _untagged(value: Any) -> Any:
         return _TAGS[tag](text)
     except (KeyError, TypeError, ValueError, ArithmeticError):
         tags = ", ".join(f'{{"{known}": ...}}' for known in _TAGS)
-        raise ConfigError(f"a namespace cannot be {value!r:.80}: it may contain text, numbers and {tags}") from None
+        raise ConfigError(f"a {of} cannot be {value!r:.80}: it may contain text, numbers and {tags}") from None
 
 
 def printable(value: Any) -> Any:

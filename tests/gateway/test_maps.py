@@ -22,6 +22,7 @@ ENTRIES = {1: 0, "1": 1, b"1": 2, "b'1'": 3, ("1", 1): 4, "('1', 1)": 5, date(20
 STATES = [
     MapStateDescriptor("map", int, map_key_type=object).queryable("visits"),
     ValueStateDescriptor("value", object).queryable("last"),
+    MapStateDescriptor("named", int).queryable("named"),
 ]
 
 
@@ -29,7 +30,7 @@ STATES = [
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The gateway's URL of the job's states, and the proxy."""
     job = ServedJob("nyc", STATES, tmp_path_factory.mktemp("served"))
-    job.put(visits={"JFK": ENTRIES}, last={"JFK": [ENTRIES]})
+    job.put(visits={"JFK": ENTRIES}, last={"JFK": [ENTRIES]}, named={"JFK": {"123": 1, "true": 2, "a": 3}})
     with serving(job) as served, running_gateway(served.proxy.address) as gateway:
         yield f"{gateway.url}/v1/jobs/nyc/states", "{}:{}".format(*served.proxy.address)
 
@@ -87,5 +88,7 @@ def test_on_the_command_line(addresses: tuple[str, str], capsys: pytest.CaptureF
     assert entries_in(scanned["value"]) == ENTRIES
     (part,) = printed("get", "nyc", "visits", "JFK", "--entry", '{"binary": "31"}', "--entry", "1")
     assert entries_in(part) == {1: 0, b"1": 2}
+    for name, value in (("123", 1), ('"123"', 1), ("true", 2), ("a", 3)):
+        assert list(*map(dict.values, printed("get", "nyc", "named", "JFK", "--entry", name))) == [value]
     watched = printed("watch", "nyc", "visits", "--from-epoch", "0", "--until", "0")
     assert entries_in((one["map_key"], one["value"]) for one in watched) == ENTRIES

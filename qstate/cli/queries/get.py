@@ -69,8 +69,9 @@ def _get(arguments: argparse.Namespace) -> int:
             "min_epoch": arguments.min_epoch,
             "max_staleness_s": arguments.max_staleness,
             "wait_s": arguments.wait,
+            "namespace": namespace,
         }
-        found, value = value_of(client, arguments, key, namespace, wanted)
+        found, value = value_of(client, arguments, key, types, wanted)
     if found or arguments.format in (JSON, JSONL):
         print_value(arguments.format, printable(value))
     elif arguments.format == CSV:

@@ -10,8 +10,8 @@ from typing import Any
 
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError
-from qstate.keys import Key, Namespace
-from qstate.values.text_forms import parse_namespace
+from qstate.keys import Key
+from qstate.values.text_forms import StateTypes, parse_namespace
 
 __all__ = ["add_part_options", "value_of"]
 
@@ -33,16 +33,17 @@ def add_part_options(get: argparse.ArgumentParser) -> None:
 
 
 def value_of(
-    client: QueryableStateClient, arguments: argparse.Namespace, key: Key, namespace: Namespace, demands: Any
+    client: QueryableStateClient, arguments: argparse.Namespace, key: Key, types: StateTypes, demands: Any
 ) -> tuple[bool, Any]:
     """Whether there is a value or a part of it, and its contents."""
     names = (arguments.job, arguments.state, key)
-    demands = {**demands, "namespace": namespace, "isolation": arguments.isolation}
+    demands = {**demands, "isolation": arguments.isolation}
     if arguments.size:
         return True, client.get_size(*names, **demands)
     view: Any
     if arguments.entry:
-        map_keys: list[Any] = [parse_namespace(text) for text in arguments.entry]  # the client refuses null
+        named = (parse_namespace(text, types.map_keys, "map key") for text in arguments.entry)
+        map_keys: list[Any] = list(named)  # the client refuses null
         view = client.get_entries(*names, map_keys, **demands)
     elif arguments.range is not None:
         start, stop = _positions(arguments.range)
