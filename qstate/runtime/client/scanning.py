@@ -12,18 +12,21 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgpack
 
-from qstate.errors import ConfigError, Detail, QueryError, Unavailable, query_error
+from qstate.errors import ConfigError, Detail, QueryError, Unavailable, WrongKeyType, query_error
 from qstate.keys import (
+    MAX_KEY_COLUMNS,
     MAX_PARALLELISM_LIMIT,
     Column,
     Key,
     Namespace,
+    check_column,
     check_key,
     decode_key,
     encode_key,
     key_group,
 )
 from qstate.protocol import Page, Scan
+from qstate.protocol.fields import MAX_INT64
 from qstate.runtime.client.arguments import check_names, query_of
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
@@ -70,15 +73,18 @@ class Selected(NamedTuple):
     def check(self) -> None:
         """Raise `ConfigError` or `WrongKeyType` for what no scan can have."""
         prefix = self.prefix
-        if prefix is not None and not isinstance(prefix, str | bytes):
-            if not isinstance(prefix, tuple) or not prefix:
+        if prefix is not None:
+            columns = (prefix,) if isinstance(prefix, str | bytes) else prefix
+            if not isinstance(columns, tuple) or not columns:
                 raise ConfigError(f"prefix must be text, bytes, or a tuple of the first key columns, got {prefix!r}")
-            for column in prefix:
-                check_key(column)
+            if len(columns) > MAX_KEY_COLUMNS:
+                raise WrongKeyType(expected=f"at most {MAX_KEY_COLUMNS} columns", got=f"tuple of {len(columns)}")
+            for column in columns:
+                check_column(column)
         if self.namespace is not EVERY_NAMESPACE and self.namespace is not None:
             check_key(self.namespace)
-        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
-            raise ConfigError(f"limit must be a number of keys from 1, got {self.limit!r}")
+        if self.limit is not None and (type(self.limit) is not int or not 1 <= self.limit <= MAX_INT64):
+            raise ConfigError(f"limit must be a number of keys from 1 to {MAX_INT64}, got {self.limit!r}")
 
     def groups(self) -> tuple[int, int]:
         """The first key group and one past the last. Raises `ConfigError`."""

@@ -192,6 +192,32 @@ def test_a_poll_that_waits_longer_than_a_request_can_say_is_refused() -> None:
         client.subscribe("job", "state", progress_s=4_294_968.0)
 
 
+WRONG_SELECTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a limit beyond 64 bits": ({"limit": 10**30}, ConfigError, "limit must be a number of keys from 1 to 9223372036"),
+    "a limit of 64 bits without a sign": ({"limit": 1 << 63}, ConfigError, "limit must be a number of keys"),
+    "a prefix with a lone surrogate": ({"prefix": "a\ud800"}, WrongKeyType, "text that UTF-8 can encode"),
+    "a column with a lone surrogate": ({"prefix": ("a\ud800",)}, WrongKeyType, "text that UTF-8 can encode"),
+    "a column that is a key": ({"prefix": (("a", "b"),)}, WrongKeyType, "expected='string, binary, .*got='tuple'"),
+    "too many columns": ({"prefix": ("a",) * 65}, WrongKeyType, "at most 64 columns"),
+    "a prefix that is no column": ({"prefix": ["a"]}, ConfigError, "prefix must be text, bytes, or a tuple"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SELECTIONS)
+def test_keys_that_cannot_be_selected_are_refused_before_anything_is_sent(name: str) -> None:
+    options, error, message = WRONG_SELECTIONS[name]
+    with QueryableStateClient(*NOWHERE) as client, Peer() as peer, Asked(peer.address) as other:
+        calls: list[Callable[..., Any]] = [client.scan, other.scan]
+        calls.append(lambda job, state, **given: client.state(job, state).scan(**given))
+        if "prefix" in options:
+            calls += [client.count, client.subscribe, other.count, other.subscribe]
+        peer.requests.clear()
+        for call in calls:
+            with pytest.raises(error, match=message):
+                call("job", "state", **options)
+        assert peer.requests == []
+
+
 async def _subscribed(client: AsyncQueryableStateClient, **options: Any) -> None:
     client.subscribe("job", "state", **options)
 
