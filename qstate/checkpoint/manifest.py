@@ -10,6 +10,7 @@ each key group by the names of the files; it must not know what these files hold
                                 has begun a log in them
                  operators      uid -> id of the streaming query that writes the operator's epochs
                  restored_from  null, or the location of the savepoint or checkpoint that the job was started from
+                 history        a random name for the epochs of the job, see `JobManifest.history_of`; not in every file
     final.json   in the same form: format, and `epochs`: query id -> the newest epoch that Spark reported as committed.
                  It may be behind: an epoch is also final when a later epoch of its query was begun.
 
@@ -22,6 +23,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
@@ -68,6 +70,7 @@ class JobManifest:
     layouts: tuple[int, ...]
     operators: Mapping[str, str] = field(default_factory=dict)
     restored_from: str | None = None
+    history: str | None = None
 
     @property
     def layout(self) -> int:
@@ -84,6 +87,19 @@ class JobManifest:
     def with_parallelism(self, parallelism: int) -> JobManifest:
         """The manifest for a start with this parallelism; a new parallelism adds a layout."""
         return self if parallelism == self.parallelism else replace(self, layouts=(*self.layouts, parallelism))
+
+    def with_new_history(self) -> JobManifest:
+        """The manifest of a job whose epochs from now on do not continue those that others know of it."""
+        return replace(self, history=token_hex(8))
+
+    def history_of(self, operator: str) -> str | None:
+        """What tells an operator's epochs from others of the same numbers, None before a query drives it.
+
+        A query counts its epochs from 0. They come again when the job goes back to a savepoint or to a copy of the
+        directory, so the query alone does not tell.
+        """
+        query = self.operators.get(operator)
+        return query if query is None or self.history is None else f"{self.history} {query}"
 
     @classmethod
     def read(cls, root: Path | Directory) -> JobManifest | None:
@@ -103,11 +119,13 @@ class JobManifest:
             tuple(plain["layouts"]),
             dict(plain["operators"]),
             plain["restored_from"],
+            plain.get("history"),
         )
 
     def write(self, root: Path | Directory) -> None:
         """Replace the manifest, durably and atomically. Raises `CheckpointError`; the old one stays then."""
-        write_checked(directory_of(root), MANIFEST_FILE, {"format": FORMAT, **asdict(self)})
+        plain = {name: value for name, value in asdict(self).items() if name != "history" or value is not None}
+        write_checked(directory_of(root), MANIFEST_FILE, {"format": FORMAT, **plain})
 
 
 def operator_directory(root: AnyDirectory, operator: str) -> AnyDirectory:

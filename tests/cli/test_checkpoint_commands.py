@@ -17,11 +17,13 @@ import pytest
 
 from qstate.checkpoint import Savepoint, open_source, read_entries, read_operator_state
 from qstate.checkpoint.log.operator_state import Distribution, OperatorList
-from qstate.checkpoint.manifest import write_final
+from qstate.checkpoint.manifest import JobManifest, write_final
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.cli import main as cli
 from qstate.descriptors import ListStateDescriptor
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange, key_group
+from qstate.runtime.job.directory_owner import OwnerByLock
 from tests.checkpoint.checkpoints import (
     KEYS,
     MAX_PARALLELISM,
@@ -162,6 +164,18 @@ def test_dump_in_messagepack_has_the_stored_bytes(written: Path) -> None:
     assert [(one["state"], one["key"], one.get("value")) for one in found] == [
         (one["state"], one["key"], one.get("value")) for one in lines(location)
     ]
+
+
+def test_new_history_is_given_to_a_stopped_job(stored: Path) -> None:
+    root = stored / "checkpoint"
+    lock = OwnerByLock(DurableDirectory(root))
+    assert_one_line_error(run("checkpoint", "new-history", str(root)), f"{root} is in use by another running job")
+    lock.close()
+    answer = run("checkpoint", "new-history", str(root))
+    assert (answer.returncode, answer.stderr) == (cli.SUCCESS, "")
+    assert answer.stdout.startswith(f"the epochs of job 'job' in {root} have a new history: ")
+    manifest = JobManifest.read(root)
+    assert manifest is not None and manifest.history is not None
 
 
 def test_python_reads_the_same_entries(written: Path) -> None:

@@ -16,6 +16,7 @@ from qstate.checkpoint.storage.locations import open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.runtime.job.job_directory import JobDirectory
+from qstate.runtime.job.new_history import begin_new_history
 from qstate.standby import Standby
 from tests.remote import careless
 from tests.remote.s3_server import S3Server
@@ -105,6 +106,17 @@ def test_a_driver_that_ends_gives_up_its_ownership(s3: S3Server, url: str, caplo
     assert open_directory(url, s3.options).names() == ["job.json"]
     with pytest.raises(ConfigError, match=f"checkpoint_dir {url} belongs to job 'job'"):
         job_directory_of(url, s3.options, "other")
+
+
+def test_directory_that_no_driver_has_closed_gets_no_new_history(s3: S3Server, url: str) -> None:
+    files = open_directory(url, s3.options)
+    directory = job_directory_of(url, s3.options)
+    with pytest.raises(ConfigError, match=f"{url} was opened by process .*: stop that job.* job.lock"):
+        begin_new_history(files)
+    directory.bind("it", "query", {"it"})  # it is still the owner
+    directory.close()
+    assert begin_new_history(files).history != directory.manifest.history
+    assert files.names() == ["job.json"]
 
 
 def test_missing_store_is_a_clear_error(s3: S3Server, url: str) -> None:

@@ -27,7 +27,7 @@ from qstate_conformance.server.special_states import EVERYTHING, NOTHING, not_kn
 
 __all__ = ["HistoryState"]
 
-_UID = "history"
+_UID, _QUERY = "history", "query"
 
 
 class HistoryState:
@@ -39,7 +39,7 @@ class HistoryState:
         descriptor = ValueStateDescriptor(self.name).queryable(self.name)
         schema = StateSchema.of(descriptor)
         _write(directory, {**schema.to_plain(), "key_types": ["string"]})
-        feed = ChangeFeed(directory_of(directory), _UID, EVERYTHING, fixture.COMMITTED_EPOCH)
+        feed = ChangeFeed(directory_of(directory), _UID, EVERYTHING, _QUERY, fixture.COMMITTED_EPOCH)
         changes = StateFeed(feed, FedState(schema, None))
         instance = StateInstance(**NOTHING, descriptor=descriptor, changes=changes, behind_since=not_known)
         self.description = instance.describe()
@@ -51,7 +51,7 @@ class HistoryState:
 
 def _write(directory: Path, schema: Mapping[str, Any]) -> None:
     """The log of one subtask, whose epochs before the oldest one are replaced by a snapshot."""
-    JobManifest(fixture.JOB, fixture.MAX_PARALLELISM, (1,), {_UID: "query"}).write(directory)
+    JobManifest(fixture.JOB, fixture.MAX_PARALLELISM, (1,), {_UID: _QUERY}).write(directory)
     files = subtask_directory(directory_of(directory), _UID, 0, 0)
     identity = LogIdentity(fixture.JOB, _UID, 0, 1, fixture.MAX_PARALLELISM)
     admit: Callable[[Any], Sequence[Mapping[str, Any]]] = lambda _: (schema,)  # noqa: E731

@@ -127,14 +127,18 @@ class ListFacts(TypedDict):
     elements: list[bytes]
 
 
-class JobFacts(TypedDict):
-    """`job.json`."""
-
+class _Job(TypedDict):
     job: str
     max_parallelism: Parallelism
     layouts: Annotated[list[Parallelism], Meta(min_length=1)]
     operators: dict[str, str]
     restored_from: Annotated[str, Meta(min_length=1)] | None
+
+
+class JobFacts(_Job, total=False):
+    """`job.json`."""
+
+    history: Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class FinalFacts(TypedDict):

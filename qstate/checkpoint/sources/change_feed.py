@@ -35,7 +35,7 @@ from qstate.checkpoint.manifest import JobManifest, LogPlace, layout_places
 from qstate.checkpoint.sources.following import FollowedLog
 from qstate.checkpoint.sources.history import OutrunCheckpoint
 from qstate.checkpoint.storage.directory import Directory
-from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.errors import DamagedCheckpoint
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 
@@ -131,12 +131,18 @@ class ChangeFeed:
         root: Directory,
         operator: str,
         groups: KeyGroupRange,
+        history: str,
         final: int = NO_EPOCH,
         *,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        """`final`: the newest epoch that is known to be committed. Reads nothing yet."""
+        """Reads nothing yet.
+
+        `history`: that of the epochs, see `JobManifest.history_of`. Nothing is read of another one that takes over the
+        directory. `final`: the newest epoch that is known to be committed.
+        """
         self.groups = groups
+        self.history = history
         self._root = root
         self._operator = operator
         self._most_bytes = most_bytes
@@ -145,7 +151,6 @@ class ChangeFeed:
         self._state = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
         self._reading = threading.Lock()
-        self._query: str | None = None
         self._layouts: list[list[FollowedLog]] = []
         self._epochs: list[int] = []
         #: The newest committed epoch when the logs were last looked at. A later one may be known of some logs only.
@@ -162,17 +167,6 @@ class ChangeFeed:
     @property
     def closed(self) -> bool:
         return self._closed
-
-    def history(self) -> str:
-        """The query whose epochs these are, as Spark names it: another query counts its own. Raises `CheckpointError`.
-
-        The first call may read a file.
-        """
-        if self._query is None:
-            with self._reading:
-                self._manifest()
-        assert self._query is not None
-        return self._query
 
     def finalize(self, epoch: int) -> None:
         """Spark has committed this epoch and all before."""
@@ -243,9 +237,11 @@ class ChangeFeed:
         self._check_readable(state, epoch)
 
     def _look(self) -> None:
-        """Read which epochs the logs have, of the newest layout first."""
+        """Read which epochs the logs have, of the newest layout first. Raises `CompactedEpoch` if they are gone."""
         final = self._final  # before the files: every log has what is committed
-        manifest = self._manifest()
+        manifest = JobManifest.read(self._root)
+        if manifest is None or manifest.history_of(self._operator) != self.history:
+            raise CompactedEpoch(final, final + 1)  # the directory was emptied, or it has other epochs now
         known = {log.place.directory.path: log for layout in self._layouts for log in layout}
         layouts: list[list[FollowedLog]] = []
         for layout in range(manifest.layout, -1, -1):
@@ -255,17 +251,6 @@ class ChangeFeed:
         self._epochs = sorted({one.epoch for logs in layouts for log in logs for one in log.sealed})
         self._oldest.clear()
         self._looked_at = final
-
-    def _manifest(self) -> JobManifest:
-        """The manifest, which must be that of the query whose epochs were read before."""
-        manifest = JobManifest.read(self._root)
-        query = None if manifest is None else manifest.operators.get(self._operator)
-        if manifest is None or query is None:
-            raise CheckpointError(f"{self._root.path} has no manifest any more that names operator {self._operator!r}")
-        if self._query not in (None, query):
-            raise CheckpointError(f"{self._root.path} is that of another query now ({query}), whose epochs are others")
-        self._query = query
-        return manifest
 
     def _shares(self, place: LogPlace) -> bool:
         return bool(place.files) and _shared(place.groups, self.groups) is not None

@@ -93,6 +93,10 @@ class StateSource(ABC):
     #: The directory with the epoch logs of the job; None: there is state, and no history.
     root: Directory | None = None
 
+    def history_of(self, operator: str) -> str | None:
+        """See `JobManifest.history_of`. None: there is state, and no history."""
+        return None
+
     @abstractmethod
     def operators(self) -> Mapping[str, StoredOperator]:
         """The operators by uid. Raises `CheckpointError`."""
@@ -148,6 +152,9 @@ class JobHistory(StateSource):
         self.manifest = manifest
         self._origin = origin
         self._current = current
+
+    def history_of(self, operator: str) -> str | None:
+        return self.manifest.history_of(operator)
 
     def operators(self) -> dict[str, StoredOperator]:
         final = read_final(self._root)

@@ -1,8 +1,8 @@
-"""The commands that read a job's stored state: `qstate checkpoint show | verify` and `qstate savepoint`.
+"""The commands for a job's stored state: `qstate checkpoint show | verify | new-history` and `qstate savepoint`.
 
 Rules of this module: arguments in, calls of `qstate.checkpoint`, text out. The commands need neither the job nor its
-code, neither Spark nor (except for compressed checkpoints) PyArrow, and do not affect a running job. `dump` has the
-command `qstate checkpoint dump`.
+code, neither Spark nor (except for compressed checkpoints) PyArrow, and do not affect a running job: `new-history`, the
+only one that writes into a checkpoint directory, is for stopped jobs. `dump` has the command `qstate checkpoint dump`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from qstate.cli.output.terminal import RED, say, shown, styled
 from qstate.cli.stored.dump import add_dump_arguments
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
+from qstate.runtime.job.new_history import begin_new_history
 
 __all__ = ["add_checkpoint_commands"]
 
@@ -55,13 +56,21 @@ def add_checkpoint_commands(commands: Any) -> None:
     check = _command(parts, "verify", "read every byte, and report damage")
     add_format(check, TABLE, JSON)
     check.set_defaults(run=_verify)
-    savepoint = commands.add_parser("savepoint", help="write a savepoint of a running or stopped job")
-    savepoint.add_argument(
-        "checkpoint_dir", metavar="CHECKPOINT_DIR", help="the job's checkpoint directory, or its URL"
+    begin = parts.add_parser(
+        "new-history", help="make the followers of a stopped job notice that it goes back to a copy"
     )
+    _add_checkpoint_dir(begin)
+    add_storage_option(begin)
+    begin.set_defaults(run=_new_history)
+    savepoint = commands.add_parser("savepoint", help="write a savepoint of a running or stopped job")
+    _add_checkpoint_dir(savepoint)
     savepoint.add_argument("target", metavar="TARGET", help="a new or empty directory, or its URL")
     add_storage_option(savepoint)
     savepoint.set_defaults(run=_savepoint)
+
+
+def _add_checkpoint_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint_dir", metavar="CHECKPOINT_DIR", help="the job's checkpoint directory, or its URL")
 
 
 def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
@@ -303,7 +312,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[s
     return table([heads, *rows], indent="  ")
 
 
-# -- verify and savepoint -------------------------------------------------------------------------------------
+# -- verify, new-history and savepoint ------------------------------------------------------------------------
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -324,6 +333,15 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         print(f"{files} files, {size:,} bytes: no damage")
     return DAMAGED if damages else SOUND
+
+
+def _new_history(arguments: argparse.Namespace) -> int:
+    manifest = begin_new_history(open_directory(arguments.checkpoint_dir, storage_options(arguments)))
+    say(
+        f"the epochs of job {manifest.job!r} in {arguments.checkpoint_dir} have a new history: subscriptions, caches, "
+        "streams of changes and standbys do not take them for those that they know"
+    )
+    return SOUND
 
 
 def _savepoint(arguments: argparse.Namespace) -> int:

@@ -77,7 +77,7 @@ _PASSING = frozenset(
 )
 #: With fallbacks, a failure ends a poll after so many tries.
 _TRIES: Mapping[int, int] = dict.fromkeys(FailureCode, 2)
-_BEGUN_AGAIN = "the job has begun again, without the epochs before, or the token is of another job"
+_BEGUN_AGAIN = "the job has begun again or gone back to a copy, or the token is of another job"
 _UNKNOWN = frozenset((FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE))
 
 

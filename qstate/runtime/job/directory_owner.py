@@ -33,7 +33,15 @@ from qstate.checkpoint.storage.object_directory import ObjectDirectory
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.host.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
-__all__ = ["LOCK_FILE", "DirectoryOwner", "OwnerByLock", "OwnerByToken", "check_owner", "take_ownership"]
+__all__ = [
+    "LOCK_FILE",
+    "DirectoryOwner",
+    "OwnerByLock",
+    "OwnerByToken",
+    "check_closed",
+    "check_owner",
+    "take_ownership",
+]
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +77,24 @@ def take_ownership(files: Directory) -> DirectoryOwner:
     except OSError as exc:
         why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
         raise ConfigError(f"checkpoint_dir {files.path} cannot be written: {why}") from exc
+
+
+def check_closed(files: Directory) -> None:
+    """Raise `ConfigError` when a driver has opened the directory, in an object store, and has not closed it.
+
+    On a file system, `take_ownership` itself refuses a directory that is in use.
+    """
+    try:
+        found = _noted(files) if isinstance(files, ObjectDirectory) else {}
+    except OSError as exc:
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise ConfigError(f"checkpoint_dir {files.path} cannot be read: {why}") from exc
+    if found:
+        raise ConfigError(
+            f"checkpoint_dir {files.path} was opened by process {found.get('pid')!r:.20} on host "
+            f"{found.get('host')!r:.80}, which has not closed it: stop that job. If it runs no more, remove "
+            f"{LOCK_FILE} from the directory"
+        )
 
 
 def check_owner(files: Directory, token: str) -> None:

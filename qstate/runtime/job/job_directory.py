@@ -114,12 +114,13 @@ class JobDirectory:
                 self._locations[query] = location
                 check_apart(self.path, location)
             self._check_declared(query, known)
-        self._bound = {**self._bound, operator: query}  # replaced whole: readers need no lock
         if stored is None:
             self._owner.check()
             manifest = self.manifest.with_operator(operator, query)
             manifest.write(self._files)
             self.manifest = manifest
+        # After the manifest, which names the query of every bound operator. Replaced whole: readers need no lock.
+        self._bound = {**self._bound, operator: query}
 
     def finalize(self, query: str, epoch: int) -> None:
         """Record that Spark has committed an epoch, for readers of the directory without the job.
@@ -192,7 +193,8 @@ class JobDirectory:
     def _opened(self, job: str, config: JobConfig, parallelism: int) -> JobManifest:
         manifest = JobManifest.read(self._files)
         if manifest is None:
-            manifest = JobManifest(job, config.max_parallelism, (parallelism,), restored_from=self._origin(config))
+            origin = self._origin(config)
+            manifest = JobManifest(job, config.max_parallelism, (parallelism,), restored_from=origin).with_new_history()
         elif (manifest.job, manifest.max_parallelism) != (job, config.max_parallelism):
             raise ConfigError(
                 f"checkpoint_dir {self.path} belongs to job {manifest.job!r} with max_parallelism "

@@ -265,6 +265,7 @@ class JobManager:
             "start_failed": self._start_failed,
             "operator": self._operator,
             "bind_query": self._bind_query,
+            "history_of": lambda uid: self._directory.manifest.history_of(uid),
             "begun": self._begun,
             "sealed": self._clocks.sealed,
             "timers_are_due": self._clocks.timers_are_due,

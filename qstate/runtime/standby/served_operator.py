@@ -79,7 +79,7 @@ class Generation:
     def __init__(self, settings: ServingSettings, uid: str, source: StateSource, states: Sequence[StoredState]) -> None:
         self.epoch = NO_EPOCH
         self._uid = uid
-        self._root = source.root
+        self._root, self._history = source.root, source.history_of(uid)
         self.states = states
         self._filled = False
         self._settings = settings
@@ -157,7 +157,9 @@ class Generation:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _feed(self, groups: KeyGroupRange, epoch: int) -> ChangeFeed | None:
-        return None if self._root is None else ChangeFeed(self._root, self._uid, groups, epoch)
+        if self._root is None or self._history is None:
+            return None
+        return ChangeFeed(self._root, self._uid, groups, self._history, epoch)
 
     def _open(self, groups: KeyGroupRange) -> StateBackend:
         config = self._settings.config

@@ -158,7 +158,8 @@ class Standby:
         self._oracle: ServedOracle | None = None
         self._source: StateSource | None = None
         self._settings: ServingSettings | None = None
-        self._followed: dict[str, tuple[str, FollowedOperator]] = {}
+        #: By operator, its history (`JobManifest.history_of`) and its logs.
+        self._followed: dict[str, tuple[str | None, FollowedOperator]] = {}
         self._served: dict[str, ServedOperator] = {}
         self._looks = self._failures = 0
         self._failure: str | None = None
@@ -317,7 +318,7 @@ class Standby:
         wrong: list[str] = []
         for uid, query in manifest.operators.items():
             try:
-                looked[uid] = self._looked_at(uid, query, manifest)
+                looked[uid] = self._looked_at(uid, manifest)
                 # Spark commits an epoch for all operators of a query together: a proof by one holds for the others.
                 committed[query] = max(committed.get(query, NO_EPOCH), looked[uid].proved)
             except CheckpointError as exc:
@@ -332,19 +333,20 @@ class Standby:
                 wrong.append(f"operator {uid!r}: {exc}")
         return wrong[0] if wrong else None
 
-    def _looked_at(self, uid: str, query: str, manifest: JobManifest) -> FollowedOperator:
+    def _looked_at(self, uid: str, manifest: JobManifest) -> FollowedOperator:
         """The current logs of an operator."""
+        history = manifest.history_of(uid)
         if uid not in self._followed:
             self._served[uid] = self._operator(uid, JobHistory(self._root, manifest))
-            self._followed[uid] = query, FollowedOperator(self._root, uid)
-        known_query, history = self._followed[uid]
-        if known_query != query:
+            self._followed[uid] = history, FollowedOperator(self._root, uid)
+        known, followed = self._followed[uid]
+        if known != history:
             raise CheckpointError(
-                f"its state now belongs to another query ({query}), which counts its own epochs; restart the standby "
-                "to serve that"
+                "the directory now has another history of its state, because the job has begun again or gone back to a "
+                "copy; restart the standby to serve that"
             )
-        history.look(manifest)
-        return history
+        followed.look(manifest)
+        return followed
 
     def _follow(self, uid: str, history: FollowedOperator, manifest: JobManifest, committed: int) -> None:
         """Advance one operator. Returns when everything committed is served, else raises."""

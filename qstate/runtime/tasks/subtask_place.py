@@ -80,9 +80,11 @@ class Restart:
     """What is known when a subtask is opened.
 
     `final` is the newest epoch that is known to be committed, `first_epoch` the epoch of the session that opens it
-    (None without a session), and `opened_at_ms` the time, in milliseconds since 1970-01-01 UTC.
+    (None without a session), and `opened_at_ms` the time, in milliseconds since 1970-01-01 UTC. `history` is that of
+    the operator's epochs (`JobManifest.history_of`).
     """
 
     final: int = -1
     first_epoch: int | None = None
     opened_at_ms: int = field(default_factory=lambda: time_ns() // 1_000_000)
+    history: str = ""

@@ -198,7 +198,7 @@ def restore_subtask(make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, 
             opened.declared,
             epoch_log,
             restored,
-            ChangeFeed(place.checkpoint_dir, opening.uid, place.key_groups, restored.committed),
+            ChangeFeed(place.checkpoint_dir, opening.uid, place.key_groups, restart.history, restored.committed),
             snapshotter,
             resources.pop_all(),
         )

@@ -106,7 +106,9 @@ class SubtaskTable:
                 opened.close()
             # A report of a newer epoch may have arrived before the job manager's answer.
             final = max(restart.final, self._reported.get(uid, restart.final))
-            subtask = Subtask(restore_subtask(make_spec, place, replace(restart, final=final)))
+            history = self._job_manager.call("history_of", uid)
+            restart = replace(restart, final=final, history=history)
+            subtask = Subtask(restore_subtask(make_spec, place, restart))
             try:
                 self._publish(key, subtask)
             except BaseException:

@@ -249,6 +249,13 @@ def test_a_job_that_was_restored_from_itself_is_said(job: StoredJob) -> None:
             open_source(str(location))
 
 
+@pytest.mark.parametrize("history", ["", "x" * 65, 7, None])
+def test_history_that_no_job_has_written_is_damage(job: StoredJob, history: object) -> None:
+    rewritten(job, lambda manifest: manifest.update(history=history))
+    with pytest.raises(DamagedCheckpoint, match=r"job\.json is not as qstate writes it"):
+        JobManifest.read(job.root)
+
+
 def test_an_origin_that_is_no_location_is_said_with_the_file(job: StoredJob) -> None:
     rewritten(job, lambda manifest: manifest.update(restored_from="s3:/x"))
     with pytest.raises(CheckpointError, match=r"job\.json says that the job was restored from 's3:/x': .* no location"):

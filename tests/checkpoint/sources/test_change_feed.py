@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,14 @@ from qstate.checkpoint.sources.change_feed import ChangeFeed, CompactedEpoch, Ep
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
-from tests.checkpoint.checkpoints import DESCRIPTORS, EVERY, KEYS, SCHEMAS, UID, StoredJob, changes_of
+from tests.checkpoint.checkpoints import DESCRIPTORS, EVERY, KEYS, QUERY, SCHEMAS, UID, StoredJob, changes_of
 
 STATES = {one.name: FedState(StateSchema.of(one), None) for one in DESCRIPTORS}
 TOTAL = STATES["total"]
 
 
 def feed_of(root: Path, final: int = -1, groups: KeyGroupRange = EVERY, **options: int) -> ChangeFeed:
-    return ChangeFeed(directory_of(root), UID, groups, final, **options)
+    return ChangeFeed(directory_of(root), UID, groups, QUERY, final, **options)
 
 
 def changes_in(found: EpochChanges) -> list[Change]:
@@ -240,6 +241,30 @@ def test_epochs_in_another_form_are_compacted(tmp_path: Path) -> None:
         feed.next_epoch(form, 1)
     assert caught.value.oldest == 2
     assert epochs(feed, STATES["last"], 0) == [0, 1, 2, 3], "the form of this state is the same"
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["before the first look", "after a look"])
+@pytest.mark.parametrize("what", ["emptied", "another query", "a new history"])
+def test_nothing_is_read_of_a_history_that_takes_over_the_directory(tmp_path: Path, what: str, looked: bool) -> None:
+    root = tmp_path / "checkpoint"
+    StoredJob(root).run(range(4))
+    feed = feed_of(root, 1)
+    if looked:
+        assert feed.next_epoch(TOTAL, 1) == 1
+    root.rename(tmp_path / "before")
+    if what != "emptied":
+        job = StoredJob(root)
+        job.run(range(4))
+        other = job.manifest.with_operator(UID, "another") if what == "another query" else job.manifest
+        (other if other != job.manifest else other.with_new_history()).write(root)
+    feed.finalize(3)
+    with pytest.raises(CompactedEpoch) as caught:
+        feed.next_epoch(TOTAL, 2)
+    assert caught.value.oldest == 4
+    assert feed.next_epoch(TOTAL, 4) is None
+    shutil.rmtree(root, ignore_errors=True)
+    (tmp_path / "before").rename(root)
+    assert feed.next_epoch(TOTAL, 2) == 2, "the directory was brought back"
 
 
 def test_epoch_is_decoded_once_for_all_readers(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class ServedJob:
         schemas = [self._schema(state).to_plain() | {"key_types": key_types} for state in self._states.values()]
         self._directory = subtask_directory(root, UID, 0, 0)
         self._log = EpochLog.open(self._directory, LogIdentity(self.name, UID, 0, 1, 128), lambda _: tuple(schemas))
-        self._feed = ChangeFeed(directory_of(root), UID, GROUPS)
+        self._feed = ChangeFeed(directory_of(root), UID, GROUPS, "query")
 
     def _schema(self, state: StateDescriptor) -> StateSchema:
         return StateSchema.of(state)

@@ -35,11 +35,11 @@ _UID = "operator"
 class _Part:
     """One owner: its key groups, backend, epoch log and server."""
 
-    def __init__(self, root: Path, number: int, parts: int, descriptor: StateDescriptor) -> None:
+    def __init__(self, root: Path, history: str, number: int, parts: int, descriptor: StateDescriptor) -> None:
         self.descriptor = descriptor
         self.groups = KeyGroupRange.of_subtask(number, parts, GROUPS)
         self.backend = HeapBackend(BackendContext(self.groups, GROUPS, root / f"scratch-{number}"))
-        self._root = root
+        self._root, self._history = root, history
         self.directory = subtask_directory(directory_of(root), _UID, 0, number)
         self._schema = StateSchema.of(descriptor)
         plain = {**self._schema.to_plain(), "key_types": ["string"]}
@@ -51,7 +51,7 @@ class _Part:
 
     def serve(self) -> None:
         """Begin to serve, at another address and with another state id."""
-        self.feed = ChangeFeed(directory_of(self._root), _UID, self.groups, self.final)
+        self.feed = ChangeFeed(directory_of(self._root), _UID, self.groups, self._history, self.final)
         self.registry = StateRegistry()
         self.server = StateServer(self.registry)
         self.server.start()
@@ -94,15 +94,18 @@ class WrittenJob:
         self.begin(parts, descriptor)
 
     def begin(self, parts: int = 2, descriptor: StateDescriptor = VALUES) -> None:
-        """Begin a life without any state, in place of the one before."""
+        """Begin a life without any state, in place of the one before. Spark's query is the same."""
         self.lose()
         for part in self.parts:
             part.backend.close()
         life = next(self._lives)
         root = self._directory / f"life-{life}"
         directory_of(root).make()
-        JobManifest(JOB, GROUPS, (parts,), {_UID: f"query {life}"}).write(root)
-        self.parts = [_Part(root, number, parts, descriptor) for number in range(parts)]
+        manifest = JobManifest(JOB, GROUPS, (parts,), {_UID: "query"}).with_new_history()
+        manifest.write(root)
+        history = manifest.history_of(_UID)
+        assert history is not None
+        self.parts = [_Part(root, history, number, parts, descriptor) for number in range(parts)]
         self.epoch = -1
         self.proxy.set_location_oracle(JOB, self)
 

@@ -46,7 +46,7 @@ class History:
             EpochLog.open(directory, LogIdentity("job", UID, number, parallelism, MAX_PARALLELISM), lambda _: (plain,))
             for number, directory in enumerate(self._directories)
         ]
-        self.feeds = [ChangeFeed(directory_of(root), UID, groups) for groups in self.ranges]
+        self.feeds = [ChangeFeed(directory_of(root), UID, groups, "query") for groups in self.ranges]
         self._state = FedState(schema, change_converter(self.descriptor))
 
     def instances(self, parts: Sequence[int] = (0,)) -> list[StateInstance]:

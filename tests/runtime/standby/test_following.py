@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from qstate.client import QueryableStateClient
-from qstate.errors import QueryError, TooStale, UnknownJob
+from qstate.errors import FailureCode, QueryError, TooStale, UnknownJob
+from qstate.protocol import Changes, Failure
 from qstate.runtime.standby.served_operator import Generation
 from qstate.standby import Standby
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
+from tests.runtime.serving.raw_client import RawClient
+from tests.runtime.serving.test_polls import poll
 from tests.runtime.standby.asked import KEYS, feed, reached, settled, total
 from tests.runtime.standby.functions import EveryKind, FloatTotals, Hidden
 
@@ -310,6 +314,24 @@ def test_directory_that_is_gone_keeps_the_served_state(job_of: JobOf, standby_of
     assert total(standby.address, min_epoch=1) == (2, 1)
 
 
+@pytest.mark.parametrize("from_epoch", [0, 1])
+def test_poll_that_comes_when_the_directory_is_emptied_has_an_answer(
+    job_of: JobOf, standby_of: StandbyOf, tmp_path: Path, from_epoch: int
+) -> None:
+    job = job_of(Totals())
+    feed(job, 0)
+    standby = standby_of()
+    job.stop()
+    shutil.rmtree(tmp_path / "checkpoint")
+    with RawClient(standby.address) as client:
+        found = poll(client, (JOB, "totalAmount"), from_epoch=from_epoch)
+    if from_epoch == 0:
+        assert isinstance(found, Failure)
+        assert (found.code, dict(found.details)) == (FailureCode.COMPACTED, {"epoch": 0, "oldest_epoch": 1})
+    else:
+        assert isinstance(found, Changes) and found.next_epoch == 1
+
+
 def test_directory_of_another_query_is_not_followed(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
     job = job_of(Totals())
     for epoch in range(2):
@@ -320,7 +342,7 @@ def test_directory_of_another_query_is_not_followed(job_of: JobOf, standby_of: S
     job = job_of(Totals())
     for epoch in range(3):
         feed(job, epoch, 7, query="another")
-    until(lambda: "now belongs to another query" in str(standby.status().failure), "the change is reported")
+    until(lambda: "another history of its state" in str(standby.status().failure), "the change is reported")
     assert total(standby.address) == (2, 1)
 
 

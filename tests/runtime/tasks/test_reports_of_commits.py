@@ -69,7 +69,12 @@ class TaskManagerAlone:
         ignored: dict[str, Callable[..., Any]] = dict.fromkeys(
             ("register_states", "restored", "publish"), lambda *_: None
         )
-        self._driver = RpcPeer(there, {**ignored, "operator": lambda *_: Declaration("", pickle.dumps(spec))}).start()
+        handlers: dict[str, Callable[..., Any]] = {
+            **ignored,
+            "operator": lambda *_: Declaration("", pickle.dumps(spec)),
+            "history_of": lambda _: QUERY,
+        }
+        self._driver = RpcPeer(there, handlers).start()
         self._closing.callback(self._driver.close)
         self._peer = RpcPeer(here, {}).start()
         self._closing.callback(self._peer.close)
@@ -123,7 +128,7 @@ class TaskManagerAlone:
 
 @pytest.fixture(params=["heap", "rocksdb"])
 def manager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TaskManagerAlone]:
-    JobManifest(JOB, 128, (1,)).write(tmp_path)
+    JobManifest(JOB, 128, (1,), {UID: QUERY}).write(tmp_path)
     opened = TaskManagerAlone(tmp_path, request.param)
     yield opened
     opened.close()

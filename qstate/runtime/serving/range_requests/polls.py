@@ -245,7 +245,7 @@ class Polls:
 
 def _marks(state_id: bytes, feed: ChangeFeed) -> Mapping[str, Detail]:
     """The numbers of the owner and of the history that an answer is of."""
-    return {OWNER: int.from_bytes(state_id[:7], "big"), HISTORY: xxh64_intdigest(feed.history().encode()) >> 1}
+    return {OWNER: int.from_bytes(state_id[:7], "big"), HISTORY: xxh64_intdigest(feed.history.encode()) >> 1}
 
 
 def _staleness(since: float | None) -> Mapping[str, Detail]:
