@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from qstate.errors import ConfigError, Forbidden, Overloaded, QStateError
 from qstate.gateway.parameters import SLASH
@@ -98,7 +99,7 @@ class Guards:
             await refusal(scope, receive, guarded)
         else:
             await receive()
-            await send({"type": "websocket.close", "code": 1008})
+            await WebSocket(scope, receive, guarded).send_denial_response(refusal)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

@@ -41,7 +41,8 @@ def test_each_event_is_a_message(history: Served) -> None:
 
 
 def test_a_stream_that_cannot_begin_refuses_the_handshake(history: Served) -> None:
-    for path, status in (("/v1/jobs/nyc/states/other/changes", 404), (f"{STATE}/changes?after=x", 400)):
+    paths = ("/v1/jobs/nyc/states/other/changes", f"{STATE}/changes?after=x", f"{STATE}/changes?key=%ff")
+    for path, status in zip(paths, (404, 400, 400), strict=True):
         with pytest.raises(InvalidStatus) as refused:
             socket_to(history[0], path)
         assert refused.value.response.status_code == status
@@ -71,6 +72,7 @@ def test_pages_of_other_origins_may_not_connect(history: Served, origin: str, go
         with pytest.raises(InvalidStatus) as refused:
             socket_to(gateway, origin=own)
         assert refused.value.response.status_code == 403
+        assert json.loads(refused.value.response.body or b"")["code"] == "FORBIDDEN"
 
 
 @pytest.fixture
