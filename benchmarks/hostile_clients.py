@@ -24,7 +24,9 @@ from itertools import cycle
 from typing import NamedTuple
 
 from benchmarks.hostile_server import TOKEN, large_key, small_key
-from qstate.protocol import ClientConnection, Get, encode, frame
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.connection import ClientConnection
+from qstate.protocol.messages import Get
 
 __all__ = ["ATTACKS"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import QStateError
-from qstate.protocol import encode, frame
+from qstate.protocol.codec import encode, frame
 from tests.fuzz.frames import DAMAGES, Damage, streams
 from tests.runtime.client.peer import CLOSE, Peer, Reply
 

@@ -11,7 +11,7 @@ import pytest
 import qstate
 from qstate.checkpoint import manifest
 from qstate.checkpoint.log.file_facts import FORMAT, PARTIAL_FORMAT
-from qstate.protocol import PROTOCOL_VERSIONS
+from qstate.protocol.limits import PROTOCOL_VERSIONS
 
 try:
     import tomllib

@@ -44,7 +44,7 @@ CORE = [
     "qstate.errors",
     "qstate.installation",
     "qstate.keys",
-    "qstate.protocol",
+    "qstate.protocol.connection",
     "qstate.runtime.serving",
     "qstate.serializers",
 ]

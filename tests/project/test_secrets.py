@@ -14,8 +14,8 @@ import pytest
 
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
-from qstate.protocol import Hello
 from qstate.protocol.limits import MAX_TOKEN
+from qstate.protocol.messages import Hello
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.auth_token import with_token

@@ -10,9 +10,9 @@ from typing import Any
 import msgpack
 from hypothesis import strategies as st
 
-from qstate.protocol import (
-    MAX_DEADLINE_MS,
-    MAX_ID,
+from qstate.protocol.codec import encode
+from qstate.protocol.limits import MAX_DEADLINE_MS, MAX_ID
+from qstate.protocol.messages import (
     Cancel,
     Changes,
     Describe,
@@ -33,7 +33,6 @@ from qstate.protocol import (
     Scan,
     Values,
     Welcome,
-    encode,
 )
 
 __all__ = ["almost_payloads", "messages", "plain_values", "requests"]

@@ -17,15 +17,24 @@ import pytest
 from hypothesis import example, given, settings
 
 from qstate.errors import FailureCode, LocalProtocolError, RemoteProtocolError
-from qstate.protocol import (
-    BadContent,
+from qstate.protocol.codec import BadContent, decode, encode
+from qstate.protocol.limits import (
+    HANDSHAKE_MAX_FRAME,
+    MAX_FEATURES,
+    MAX_KEYS_LIMIT,
+    MAX_TOKEN,
+    MAX_VERSIONS,
+    MIN_MAX_FRAME,
+    Limits,
+)
+from qstate.protocol.messages import (
+    FORMS,
     Changes,
     Describe,
     Description,
     Failure,
     Get,
     Hello,
-    Limits,
     Locate,
     Location,
     Message,
@@ -36,18 +45,7 @@ from qstate.protocol import (
     Scan,
     Values,
     Welcome,
-    decode,
-    encode,
 )
-from qstate.protocol.limits import (
-    HANDSHAKE_MAX_FRAME,
-    MAX_FEATURES,
-    MAX_KEYS_LIMIT,
-    MAX_TOKEN,
-    MAX_VERSIONS,
-    MIN_MAX_FRAME,
-)
-from qstate.protocol.messages import FORMS
 from tests.protocol.strategies import almost_payloads, messages
 
 STATE_ID = bytes(range(16))
@@ -393,7 +391,8 @@ def test_the_python_form_of_msgpack_gives_the_same_answers() -> None:
     root = Path(__file__).parents[2]
     check = (
         "import msgpack\n"
-        "from qstate.protocol import decode, encode, Get, BadContent\n"
+        "from qstate.protocol.codec import BadContent, decode, encode\n"
+        "from qstate.protocol.messages import Get\n"
         "assert msgpack.Packer.__module__ == 'msgpack.fallback'\n"
         "get = Get(7, 1, ('j', 's'), None, {'isolation': 'live'}, ('a', 1, ('b', b'c')))\n"
         "assert decode(encode(get)) == get\n"

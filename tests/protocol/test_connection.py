@@ -12,12 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qstate.errors import FailureCode, LocalProtocolError, RemoteProtocolError
-from qstate.protocol import (
-    MAX_ID,
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.connection import (
     BadRequest,
     BrokenConnection,
     ClientConnection,
     ConnectionState,
+    Opened,
+    Request,
+    ServerConnection,
+)
+from qstate.protocol.limits import MAX_ID
+from qstate.protocol.messages import (
     Describe,
     Description,
     Failure,
@@ -26,15 +32,10 @@ from qstate.protocol import (
     Locate,
     Location,
     Message,
-    Opened,
     Ping,
     Pong,
-    Request,
-    ServerConnection,
     Values,
     Welcome,
-    encode,
-    frame,
 )
 from tests.protocol.strategies import almost_payloads, messages, requests
 

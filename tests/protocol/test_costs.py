@@ -13,7 +13,9 @@ import msgpack
 import pytest
 
 from qstate.errors import FailureCode, RemoteProtocolError
-from qstate.protocol import BadContent, Get, Hello, Limits, Values, decode
+from qstate.protocol.codec import BadContent, decode
+from qstate.protocol.limits import Limits
+from qstate.protocol.messages import Get, Hello, Values
 
 #: The default limits of a server.
 LIMITS = Limits()

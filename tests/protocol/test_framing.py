@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate.errors import FailureCode, RemoteProtocolError
-from qstate.protocol import FrameReader, frame
+from qstate.protocol.codec import FrameReader, frame
 
 payloads = st.lists(st.binary(max_size=40), max_size=8)
 

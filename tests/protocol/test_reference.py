@@ -11,21 +11,11 @@ import pytest
 
 from qstate.errors import FailureCode, Retry
 from qstate.keys import MAX_KEY_COLUMNS, MAX_PARALLELISM_LIMIT, decode_key, encode_key, key_group, key_hash
-from qstate.protocol import (
-    BadRequest,
-    BrokenConnection,
-    ClientConnection,
-    Failure,
-    Opened,
-    Ping,
-    ServerConnection,
-    decode,
-    encode,
-    frame,
-    limits,
-    messages,
-)
+from qstate.protocol import limits, messages
+from qstate.protocol.codec import decode, encode, frame
+from qstate.protocol.connection import BadRequest, BrokenConnection, ClientConnection, Opened, ServerConnection
 from qstate.protocol.fields import INTEGER_OPTIONS, OPTIONS, SCAN_INTEGER_OPTIONS, SCAN_OPTIONS
+from qstate.protocol.messages import Failure, Ping
 from qstate.serializers import MessagePackSerializer
 from qstate_conformance.corpus import corpus, value_of
 

@@ -10,7 +10,8 @@ import pytest
 
 from qstate.checkpoint import verify
 from qstate.client import QueryableStateClient
-from qstate.protocol import decode, messages
+from qstate.protocol import messages
+from qstate.protocol.codec import decode
 from qstate_conformance.corpus import value_of
 from tests.releases.golden_files import (
     BACKENDS,

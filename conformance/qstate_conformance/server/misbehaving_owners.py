@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from qstate.keys import Key
-from qstate.protocol import BrokenConnection, Get, Opened, ServerConnection, Values
+from qstate.protocol.connection import BrokenConnection, Opened, ServerConnection
+from qstate.protocol.messages import Get, Values
 from qstate_conformance.server import fixture
 
 __all__ = ["MisbehavingOwner", "dying_owner", "silent_owner"]

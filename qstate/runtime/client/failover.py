@@ -14,7 +14,7 @@ from typing import Any
 
 from qstate.errors import FailureCode, Overloaded, QStateError, QueryError, Retry
 from qstate.keys import Key
-from qstate.protocol import Describe, GetPart, Locate, Ping, Scan
+from qstate.protocol.messages import Describe, GetPart, Locate, Ping, Scan
 from qstate.runtime.client.failover_plan import Attempt, FailoverPlan
 from qstate.runtime.client.operations import CallOperation, GetOperation, Links, Operation, RoutedOperation, Terms
 from qstate.runtime.client.owner_operations import PartOperation, ScanOperation

@@ -19,10 +19,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
 from qstate.keys import Key
-from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import Describe, Description, Get, Locate, Location, Ping, Request
+from qstate.protocol.connection import Answer as WireAnswer
+from qstate.protocol.connection import Request
 from qstate.protocol.limits import MAX_DEADLINE_MS
-from qstate.protocol.messages import PLAIN
+from qstate.protocol.messages import PLAIN, Describe, Description, Get, Locate, Location, Ping
 from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache

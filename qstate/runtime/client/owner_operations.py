@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import Changes, GetPart, Page, Part, Poll, Request, Scan
+from qstate.protocol.connection import Answer as WireAnswer
+from qstate.protocol.connection import Request
+from qstate.protocol.messages import Changes, GetPart, Page, Part, Poll, Scan
 from qstate.runtime.client.operations import Links, StateOperation, Terms
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState

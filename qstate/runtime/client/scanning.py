@@ -25,8 +25,8 @@ from qstate.keys import (
     encode_key,
     key_group,
 )
-from qstate.protocol import Page, Scan
 from qstate.protocol.fields import MAX_INT64
+from qstate.protocol.messages import Page, Scan
 from qstate.runtime.client.arguments import check_names, query_of
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState

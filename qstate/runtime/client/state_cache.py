@@ -20,7 +20,7 @@ from typing import Any
 
 from qstate.errors import WrongKeyType
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_key, key_class
-from qstate.protocol import Location
+from qstate.protocol.messages import Location
 from qstate.runtime.client.failover_plan import CircuitBreaker
 from qstate.runtime.client.proxies import Proxies, ResolvedAddresses
 from qstate.runtime.client.query import COMMITTED, Query

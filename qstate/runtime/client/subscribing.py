@@ -41,10 +41,9 @@ from qstate.errors import (
     TooLarge,
 )
 from qstate.keys import MAX_PARALLELISM_LIMIT, key_group
-from qstate.protocol import Changes, Poll
 from qstate.protocol.fields import MAX_INT64
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
-from qstate.protocol.messages import NO_EPOCH
+from qstate.protocol.messages import NO_EPOCH, Changes, Poll
 from qstate.protocol.range_messages import HISTORY
 from qstate.runtime.client.operations import GetOperation, LearnOperation, Links, Operation, Terms
 from qstate.runtime.client.owner_operations import PollOperation, ScanOperation

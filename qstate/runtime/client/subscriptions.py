@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from qstate.errors import ConfigError, Detail, query_error
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key, key_group
-from qstate.protocol import Page, Run, Scan
 from qstate.protocol.fields import Prefix
 from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_DEADLINE_MS
+from qstate.protocol.messages import Page, Run, Scan
 from qstate.runtime.client.arguments import check_names, check_timeout, keys_of
 from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.scanning import Selected

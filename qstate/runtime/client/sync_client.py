@@ -15,8 +15,8 @@ from typing import Any, TypeVar, overload
 
 from qstate.errors import ConfigError, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
-from qstate.protocol import Locate, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.protocol.messages import Locate, Page, Part, Ping, Scan
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
     addresses_text,

@@ -24,18 +24,9 @@ from enum import Enum
 from typing import Protocol
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, TlsFailed
-from qstate.protocol import (
-    Answer,
-    BrokenConnection,
-    ClientConnection,
-    ConnectionState,
-    Failure,
-    Ping,
-    Request,
-    Values,
-    Welcome,
-)
+from qstate.protocol.connection import Answer, BrokenConnection, ClientConnection, ConnectionState, Request
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.protocol.messages import Failure, Ping, Values, Welcome
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, Command, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.tls import ClientTls, TlsStream, is_loopback

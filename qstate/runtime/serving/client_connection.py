@@ -14,29 +14,31 @@ from typing import Protocol
 
 from qstate.errors import Detail, FailureCode, Forbidden, LocalProtocolError, TlsFailed
 from qstate.host.line_limit import limited
-from qstate.protocol import (
+from qstate.protocol.connection import (
     ON_BEHALF_OF,
     Answer,
     BadRequest,
     BrokenConnection,
+    ConnectionState,
+    Opened,
+    Served,
+    ServerConnection,
+    ServerEvent,
+)
+from qstate.protocol.messages import (
     Cancel,
     Changes,
-    ConnectionState,
     Describe,
     Failure,
     Get,
     GetPart,
     Locate,
-    Opened,
     Page,
     Part,
     Ping,
     Poll,
     Pong,
     Scan,
-    Served,
-    ServerConnection,
-    ServerEvent,
     Values,
 )
 from qstate.runtime.net.channel import LINGER_S, ChannelState, SlowReader

@@ -27,8 +27,8 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key
-from qstate.protocol import ON_BEHALF_OF, Answer, Describe, Get, GetPart, Locate, Poll, Scan, Values
-from qstate.protocol.messages import PLAIN
+from qstate.protocol.connection import ON_BEHALF_OF, Answer
+from qstate.protocol.messages import PLAIN, Describe, Get, GetPart, Locate, Poll, Scan, Values
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.control.tracing import Tracing, keys_named
 from qstate.runtime.net.reactor import Reactor

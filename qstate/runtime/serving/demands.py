@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from qstate.errors import Detail, EpochNotReached, NoCommittedEpoch, TooStale
-from qstate.protocol import NO_EPOCH
+from qstate.protocol.messages import NO_EPOCH
 from qstate.runtime.serving.registry import StateInstance
 
 __all__ = ["check_committed", "check_epoch", "check_staleness"]

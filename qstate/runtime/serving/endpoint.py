@@ -31,18 +31,9 @@ from typing import Any, Protocol, TypeVar
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
 from qstate.host.line_limit import limited
-from qstate.protocol import (
-    CANCEL,
-    PARTS,
-    Answer,
-    Failure,
-    Get,
-    GetPart,
-    Served,
-    ServerConnection,
-    encode,
-    frame,
-)
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.connection import CANCEL, PARTS, Answer, Served, ServerConnection
+from qstate.protocol.messages import Failure, Get, GetPart
 from qstate.runtime.control.statistics import RequestStatistics, contained
 from qstate.runtime.net.channel import LINGER_S, Channel
 from qstate.runtime.net.listener import Listener, host_and_port, listen

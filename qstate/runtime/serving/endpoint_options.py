@@ -10,7 +10,7 @@ from math import isfinite
 
 from qstate.errors import ConfigError
 from qstate.host.ports import Ports, ports_text
-from qstate.protocol import DEFAULT_MAX_FRAME, DEFAULT_MAX_KEYS, Limits
+from qstate.protocol.limits import DEFAULT_MAX_FRAME, DEFAULT_MAX_KEYS, Limits
 from qstate.tls import ClientTls, ServerTls
 
 __all__ = ["EndpointOptions"]

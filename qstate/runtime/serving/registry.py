@@ -24,7 +24,7 @@ from qstate.descriptors import PATH_STEPS, MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
 from qstate.evolution.answer_types import answer_schemas
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_max_parallelism, key_class, key_grouper
-from qstate.protocol import STATE_ID_BYTES
+from qstate.protocol.limits import STATE_ID_BYTES
 from qstate.runtime.serving.range_requests.scan_views import ScanViews
 from qstate.values.value_types import RecordType
 

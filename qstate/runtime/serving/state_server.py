@@ -24,7 +24,8 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key, all_of_class, check_key
-from qstate.protocol import NO_EPOCH, Answer, Get, GetPart, Poll, Scan, Values
+from qstate.protocol.connection import Answer
+from qstate.protocol.messages import NO_EPOCH, Get, GetPart, Poll, Scan, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
 from qstate.runtime.control.tracing import Tracing, keys_named
 from qstate.runtime.serving.client_connection import Call, Steps

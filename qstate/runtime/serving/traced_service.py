@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qstate.errors import QueryError
-from qstate.protocol import Answer
+from qstate.protocol.connection import Answer
 from qstate.runtime.control.tracing import EndedOnce, Tracing
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.endpoint import Service

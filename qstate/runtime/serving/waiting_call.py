@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from qstate.errors import FailureCode, QueryError
-from qstate.protocol import Answer, Describe, Description, Failure
+from qstate.protocol.connection import Answer
+from qstate.protocol.messages import Describe, Description, Failure
 from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.serving.client_connection import Call

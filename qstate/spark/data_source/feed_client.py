@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from qstate.client import QueryableStateClient, Subscription
-from qstate.protocol import Poll
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.protocol.messages import Poll
 from qstate.protocol.range_messages import HISTORY
 from qstate.runtime.client.arguments import query_of
 from qstate.runtime.client.owner_operations import PollOperation

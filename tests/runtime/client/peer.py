@@ -9,21 +9,8 @@ from typing import Any
 
 import msgpack
 
-from qstate.protocol import (
-    Answer,
-    BadRequest,
-    BrokenConnection,
-    Describe,
-    Description,
-    Get,
-    Locate,
-    Location,
-    Opened,
-    Ping,
-    Pong,
-    ServerConnection,
-    Values,
-)
+from qstate.protocol.connection import Answer, BadRequest, BrokenConnection, Opened, ServerConnection
+from qstate.protocol.messages import Describe, Description, Get, Locate, Location, Ping, Pong, Values
 
 #: A script answers a request with messages to encode, raw bytes, nothing, or CLOSE.
 CLOSE = object()

@@ -25,7 +25,7 @@ from qstate.errors import (
     WrongKeyType,
 )
 from qstate.keys import key_group
-from qstate.protocol import Failure, Get, Locate, Values
+from qstate.protocol.messages import Failure, Get, Locate, Values
 from qstate.runtime.client.batching import FIRST_BATCH_KEYS
 from tests.runtime.client.peer import FINGERPRINT, STATE_ID, Peer, Reply
 

@@ -22,7 +22,7 @@ from qstate.errors import (
     UnknownJob,
     UnknownKeyGroupLocation,
 )
-from qstate.protocol import Failure, Get, Locate, Location, Values
+from qstate.protocol.messages import Failure, Get, Locate, Location, Values
 from tests.runtime.client.peer import FINGERPRINT, STATE_ID, VALUE_STATE, Peer, Reply
 from tests.runtime.client.real_job import MakeClient
 from tests.runtime.client.test_views import ReversedText

@@ -11,7 +11,7 @@ import pytest
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import ConfigError
-from qstate.protocol import Get
+from qstate.protocol.messages import Get
 from tests.runtime.client.peer import Peer
 
 Calls = Callable[[AsyncQueryableStateClient], Awaitable[Any]]

@@ -15,7 +15,8 @@ import pytest
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import Unavailable, VersionMismatch
-from qstate.protocol import Failure, Pong, Welcome, encode, frame
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.messages import Failure, Pong, Welcome
 from tests.runtime.client.peer import RawPeer
 
 Ask = Callable[..., Any]

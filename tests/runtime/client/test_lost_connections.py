@@ -14,7 +14,7 @@ import pytest
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import DeadlineExceeded, FailureCode, Unavailable, UnknownKeyGroupLocation
-from qstate.protocol import Describe, Failure, Get, Locate, Ping, Values
+from qstate.protocol.messages import Describe, Failure, Get, Locate, Ping, Values
 from qstate.runtime.client.state_cache import Way
 from tests.runtime.client.peer import CLOSE, FINGERPRINT, STATE_ID, VALUE_STATE, Peer, Reply
 from tests.runtime.client.real_job import Asked

@@ -11,7 +11,7 @@ import pytest
 
 from qstate.errors import Unavailable
 from qstate.keys import key_group
-from qstate.protocol import Get, Locate, Location
+from qstate.protocol.messages import Get, Locate, Location
 from qstate.runtime.client.state_cache import MOST_OWNERS
 from tests.runtime.client.peer import STATE_ID, VALUE_STATE, Peer, Reply
 from tests.runtime.client.real_job import MakeClient

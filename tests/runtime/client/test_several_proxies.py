@@ -20,7 +20,7 @@ import pytest
 
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError, FailureCode, QueryError, Unavailable
-from qstate.protocol import Failure
+from qstate.protocol.messages import Failure
 from qstate.runtime.client.proxies import FIRST_PAUSE_S, LONGEST_PAUSE_S, Proxies, ResolvedAddresses
 from tests.runtime.client.peer import Peer
 from tests.runtime.client.real_job import KEYS, Asked, Job

@@ -8,7 +8,7 @@ import pytest
 
 from qstate.errors import ConfigError
 from qstate.keys import key_group
-from qstate.protocol import Page
+from qstate.protocol.messages import Page
 from qstate.runtime.client.subscriptions import Place, SnapshotScan, Span, Wanted, place_in, token_of, wanted_of
 from qstate.views import ViewMaker
 

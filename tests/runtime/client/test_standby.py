@@ -33,7 +33,7 @@ from qstate.errors import (
     WrongKeyType,
 )
 from qstate.keys import key_group
-from qstate.protocol import Get, Locate
+from qstate.protocol.messages import Get, Locate
 from qstate.runtime.client import failover_plan, operations
 from qstate.runtime.client.failover_plan import ATTEMPT_TIMEOUT_S
 from tests.runtime.client.peer import Peer

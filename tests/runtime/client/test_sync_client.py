@@ -20,7 +20,7 @@ from qstate.errors import (
     ClosedError,
     DeadlineExceeded,
 )
-from qstate.protocol import Get, Locate, Ping
+from qstate.protocol.messages import Get, Locate, Ping
 from tests.runtime.client.peer import STATE_ID, Peer, Reply
 
 OPEN_FILES = Path("/proc/self/fd")

@@ -14,7 +14,7 @@ import pytest
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import ConfigError, SerializationError
-from qstate.protocol import Get, Page, Scan, Values
+from qstate.protocol.messages import Get, Page, Scan, Values
 from qstate.runtime.client.results.typed_views import TypedViews
 from qstate.serializers import MessagePackSerializer, serializer_for
 from qstate.views import (

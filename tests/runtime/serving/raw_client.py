@@ -11,19 +11,9 @@ import msgpack
 
 from qstate.errors import Detail
 from qstate.keys import Key, Namespace
-from qstate.protocol import (
-    Answer,
-    ClientConnection,
-    ClientEvent,
-    Describe,
-    Failure,
-    FrameReader,
-    Get,
-    Locate,
-    Ping,
-    Target,
-    Values,
-)
+from qstate.protocol.codec import FrameReader
+from qstate.protocol.connection import Answer, ClientConnection, ClientEvent
+from qstate.protocol.messages import Describe, Failure, Get, Locate, Ping, Target, Values
 
 PATIENCE_S = 10.0
 

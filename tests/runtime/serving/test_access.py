@@ -14,8 +14,8 @@ import pytest
 
 from qstate.client import ClientTls, QueryableStateClient
 from qstate.errors import ConfigError, FailureCode, Forbidden, Unauthenticated
-from qstate.protocol import Changes, Description, Failure, Get, Ping
 from qstate.protocol.connection import _ANSWER_OF
+from qstate.protocol.messages import Changes, Description, Failure, Get, Ping
 from qstate.runtime.serving.access import gate
 from qstate.runtime.serving.access.access_file import MOST_BYTES, AccessFile
 from qstate.runtime.serving.access.rights import RIGHT_OF, Grant, Principal, Right

@@ -8,7 +8,8 @@ import pytest
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import FailureCode, QueryCancelled
-from qstate.protocol import Cancel, Values, encode, frame
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.messages import Cancel, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateRegistry

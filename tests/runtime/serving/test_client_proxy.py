@@ -12,8 +12,8 @@ import pytest
 from qstate.client import QueryableStateClient
 from qstate.errors import FailureCode, UnknownKeyGroupLocation
 from qstate.keys import KeyGroupRange, key_group
-from qstate.protocol import Description, Failure, Location, Pong, Values
 from qstate.protocol.limits import MAX_ENTRIES
+from qstate.protocol.messages import Description, Failure, Location, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.routing.location import Owner
 from qstate.runtime.serving.registry import StateInstance, StateRegistry

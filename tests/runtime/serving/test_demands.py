@@ -11,7 +11,7 @@ from qstate.backends.contract import UNBOUNDED, ReadResult
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, KeyGroupRange, Namespace, key_group
-from qstate.protocol import Failure, Values
+from qstate.protocol.messages import Failure, Values
 from qstate.runtime.serving.registry import StateRegistry
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import TableOracle, owner, table

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from qstate.errors import ClosedError, ConfigError, FailureCode
-from qstate.protocol import Get, Pong, Values
+from qstate.protocol.messages import Get, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry

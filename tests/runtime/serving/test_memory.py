@@ -15,7 +15,8 @@ from qstate.backends.contract import UNBOUNDED, ReadResult
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, Namespace
-from qstate.protocol import Failure, Get, Pong, Values, encode, frame
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.messages import Failure, Get, Pong, Values
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
 from tests.runtime.serving.conftest import ServerFactory

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from qstate.errors import FailureCode
-from qstate.protocol import Description, Failure, Values
+from qstate.protocol.messages import Description, Failure, Values
 from qstate.runtime.serving import ClientProxy, EndpointOptions, RequestStatistics, StateRegistry, StateServer
 from qstate.runtime.serving.sharing.request_quota import BURST_S
 from tests.runtime.serving.conftest import ServerFactory

@@ -10,7 +10,7 @@ import pytest
 
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, KeyGroupRange, key_group
-from qstate.protocol import Description, Get, Location, Values
+from qstate.protocol.messages import Description, Get, Location, Values
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving import owner_connection
 from qstate.runtime.serving.client_proxy import ClientProxy

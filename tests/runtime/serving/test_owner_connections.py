@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from qstate.protocol import Values
+from qstate.protocol.messages import Values
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.forwarding.owner_connections import MOST_APART
 from qstate.runtime.serving.registry import StateRegistry

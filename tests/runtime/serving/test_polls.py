@@ -17,7 +17,7 @@ from qstate.backends.contract import ChangeOp
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import KeyGroupRange
-from qstate.protocol import Changes, Failure, Get, Poll, Run
+from qstate.protocol.messages import Changes, Failure, Get, Poll, Run
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer

@@ -8,7 +8,7 @@ import pytest
 
 from qstate.errors import FailureCode
 from qstate.keys import KeyGroupRange, key_group
-from qstate.protocol import Description, Location, Pong, Values
+from qstate.protocol.messages import Description, Location, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry

@@ -13,7 +13,8 @@ from qstate.backends.contract import Scanned, Selection, StateScan
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, Key, Namespace
-from qstate.protocol import Failure, Page, Ping, Pong, Scan, Values, encode, frame
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.messages import Failure, Page, Ping, Pong, Scan, Values
 from qstate.runtime.serving.registry import StateRegistry
 from tests.runtime.serving.conftest import ServerFactory
 from tests.runtime.serving.raw_client import RawClient, value

@@ -12,7 +12,7 @@ import pytest
 from qstate.backends.contract import UNBOUNDED, ReadResult
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, Namespace
-from qstate.protocol import Get, Ping, Poll, Pong, Values
+from qstate.protocol.messages import Get, Ping, Poll, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.client_connection import FEW_AT_ONCE
 from qstate.runtime.serving.registry import StateRegistry

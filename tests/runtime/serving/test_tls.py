@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from qstate.client import AsyncQueryableStateClient, ClientTls, QueryableStateClient
 from qstate.errors import ConfigError, FailureCode, QueryError, TlsFailed
-from qstate.protocol import Failure, Values, decode
+from qstate.protocol.codec import decode
+from qstate.protocol.messages import Failure, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateInstance, StateRegistry

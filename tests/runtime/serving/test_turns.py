@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, cast
 
-from qstate.protocol import Answer, Failure
+from qstate.protocol.connection import Answer
+from qstate.protocol.messages import Failure
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.sharing.turns import TURN_BYTES, TURN_S, Turns
 

@@ -15,7 +15,9 @@ from qstate.backends.contract import ValueParts
 from qstate.descriptors import ListStateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, Namespace
-from qstate.protocol import Answer, Cancel, Failure, GetPart, Part, encode, frame
+from qstate.protocol.codec import encode, frame
+from qstate.protocol.connection import Answer
+from qstate.protocol.messages import Cancel, Failure, GetPart, Part
 from qstate.runtime.serving.access.audit import LOGGER
 from qstate.runtime.serving.registry import StateRegistry
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory

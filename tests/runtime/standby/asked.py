@@ -9,7 +9,7 @@ import msgpack
 
 from qstate.errors import FailureCode
 from qstate.keys import key_group, subtask_of
-from qstate.protocol import Values
+from qstate.protocol.messages import Values
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.standby import Standby
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch, until

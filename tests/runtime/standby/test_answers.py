@@ -20,7 +20,7 @@ from qstate.errors import (
     UnsupportedQuery,
     WrongKeyType,
 )
-from qstate.protocol import Failure
+from qstate.protocol.messages import Failure
 from qstate.standby import Standby
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, RunningJob

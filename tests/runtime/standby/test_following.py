@@ -15,7 +15,7 @@ import pytest
 
 from qstate.client import QueryableStateClient
 from qstate.errors import FailureCode, QueryError, TooStale, UnknownJob
-from qstate.protocol import Changes, Failure
+from qstate.protocol.messages import Changes, Failure
 from qstate.runtime.standby.served_operator import Generation
 from qstate.standby import Standby
 from tests.runtime.job.functions import Totals

@@ -12,7 +12,7 @@ import pytest
 from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import FailureCode
 from qstate.operators.functions import KeyedProcessFunction
-from qstate.protocol import Failure, Location, Values
+from qstate.protocol.messages import Failure, Location, Values
 from tests.runtime.job.running_job import JOB, RunningJob, rows_batch
 from tests.runtime.serving.raw_client import RawClient
 

@@ -6,7 +6,10 @@ from typing import Any, ClassVar
 
 from qstate.client import QueryableStateClient
 from qstate.errors import SerializationError
-from qstate.protocol import ClientConnection, FrameReader, Get, Values, Welcome, connection, messages
+from qstate.protocol import connection, messages
+from qstate.protocol.codec import FrameReader
+from qstate.protocol.connection import ClientConnection
+from qstate.protocol.messages import Get, Values, Welcome
 from qstate.runtime.client import batching
 from qstate.runtime.routing.pipelined_connection import PipelinedConnection
 from qstate.views import ViewMaker

@@ -6,7 +6,7 @@ import unicodedata
 from typing import Any
 
 from qstate.client import QueryableStateClient
-from qstate.protocol import ClientConnection
+from qstate.protocol.connection import ClientConnection
 from qstate.protocol.limits import Limits
 from qstate.runtime.client.sync_transport import SyncLink
 from qstate.runtime.routing.pipelined_connection import PipelinedConnection

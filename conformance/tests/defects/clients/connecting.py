@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from qstate.protocol import ClientConnection, Failure, connection
+from qstate.protocol import connection
+from qstate.protocol.connection import ClientConnection
+from qstate.protocol.messages import Failure
 from qstate.runtime.client.operations import GetOperation, RoutedOperation
 from qstate.runtime.client.sync_transport import SyncLink, SyncLinks
 from qstate.runtime.routing.pipelined_connection import Phase, PipelinedConnection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qstate.protocol import Changes
+from qstate.protocol.messages import Changes
 from qstate.runtime.client import subscribing
 from qstate.runtime.client.subscribing import Subscribing
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qstate.protocol import Description, Part, connection
+from qstate.protocol import connection
+from qstate.protocol.messages import Description, Part
 from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.value_parts import AskedPart, Pieces
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver

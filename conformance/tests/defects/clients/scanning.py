@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from qstate.errors import DeadlineExceeded, QueryError, ScanExpired, Unavailable
-from qstate.protocol import Page, connection
+from qstate.protocol import connection
+from qstate.protocol.messages import Page
 from qstate.runtime.client import scanning
 from qstate.runtime.client.owner_operations import ScanOperation
 from qstate.runtime.client.scanning import Scanner

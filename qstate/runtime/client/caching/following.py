@@ -25,9 +25,9 @@ from typing import Any
 
 from qstate.errors import FailureCode, QStateError, QueryCancelled, QueryError, Retry
 from qstate.keys import Key, Namespace, key_grouper, key_identity
-from qstate.protocol import Changes, Poll, Run
 from qstate.protocol.fields import MAX_INT64
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.protocol.messages import Changes, Poll, Run
 from qstate.protocol.range_messages import OWNER, STALENESS
 from qstate.runtime.client.caching.kept_values import KeptValues
 from qstate.runtime.client.operations import LearnOperation, Links, Operation, Terms

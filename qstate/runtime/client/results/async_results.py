@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from qstate.errors import ClosedError, QueryError
-from qstate.protocol import Page, Scan
+from qstate.protocol.messages import Page, Scan
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.scanning import ScannedEntry, Scanner, ScanPosition
 from qstate.runtime.client.state_cache import CachedState

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qstate.protocol import Describe, Description
-from qstate.protocol.messages import AFTER, MORE
+from qstate.protocol.messages import AFTER, MORE, Describe, Description
 
 __all__ = ["Listing"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from qstate.keys import Key, Namespace
-from qstate.protocol import Part
+from qstate.protocol.messages import Part
 from qstate.runtime.client.query import LIVE
 from qstate.runtime.client.results.value_parts import DEFAULT_LIMIT, LARGEST, AskedPart, MapPage, Pieces
 from qstate.runtime.client.state_cache import CachedState

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from qstate.errors import ClosedError, QueryCancelled, QueryError
-from qstate.protocol import Page, Scan
+from qstate.protocol.messages import Page, Scan
 from qstate.runtime.client.operations import Operation
 from qstate.runtime.client.scanning import ScannedEntry, Scanner, ScanPosition
 from qstate.runtime.client.state_cache import CachedState

@@ -11,8 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from qstate.errors import ConcurrentModification, ConfigError, TooLarge
 from qstate.keys import Key, Namespace, check_key
-from qstate.protocol import GetPart, Part
 from qstate.protocol.fields import MAX_INT64
+from qstate.protocol.messages import GetPart, Part
 from qstate.protocol.part_messages import BYTES, ENTRIES, PAGE, SIZE, SLICE
 from qstate.runtime.client.arguments import check_names, keys_of, query_of
 from qstate.runtime.client.query import Query

@@ -14,7 +14,7 @@ from enum import Enum
 from fnmatch import translate
 from hashlib import sha256
 
-from qstate.protocol import Describe, Get, GetPart, Locate, Poll, Scan
+from qstate.protocol.messages import Describe, Get, GetPart, Locate, Poll, Scan
 
 __all__ = ["ANYONE", "EVERYTHING", "NOBODY", "RIGHT_OF", "Grant", "Principal", "Right", "Rules", "digest_of"]
 

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from qstate.backends.contract import Isolation
 from qstate.errors import Detail, FailureCode, MalformedRequest, QueryError, WrongKeyType
 from qstate.keys import Key
-from qstate.protocol import Answer, Failure, Get, GetPart, Poll, Scan, Values
+from qstate.protocol.connection import Answer
+from qstate.protocol.messages import Failure, Get, GetPart, Poll, Scan, Values
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.routing.pipelined_connection import Requester

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from qstate.errors import TooLarge
-from qstate.protocol import Describe, Description
 from qstate.protocol.limits import MAX_ENTRIES
-from qstate.protocol.messages import AFTER, MORE
+from qstate.protocol.messages import AFTER, MORE, Describe, Description
 
 __all__ = ["description_of"]
 

@@ -22,8 +22,8 @@ from qstate.backends.contract import ChangeOp
 from qstate.checkpoint.sources.change_feed import CompactedEpoch, EpochChanges, StateFeed
 from qstate.errors import Compacted, MalformedRequest, TooLarge
 from qstate.keys import ColumnType, encode_key
-from qstate.protocol import Poll, Run
 from qstate.protocol.limits import MAX_RUNS
+from qstate.protocol.messages import Poll, Run
 from qstate.runtime.serving.range_requests.scans import begins_with, encoded_prefix
 
 __all__ = ["ENOUGH_BYTES", "Place", "Polled", "Selection", "place_of", "polled"]

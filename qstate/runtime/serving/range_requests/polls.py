@@ -37,7 +37,7 @@ from qstate.errors import (
 )
 from qstate.host.line_limit import limited
 from qstate.keys import check_key
-from qstate.protocol import Changes, Poll
+from qstate.protocol.messages import Changes, Poll
 from qstate.protocol.range_messages import HISTORY, OWNER, STALENESS
 from qstate.protocol.rules import NO_ATTRIBUTES
 from qstate.runtime.serving.client_connection import Call

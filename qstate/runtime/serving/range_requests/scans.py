@@ -24,7 +24,7 @@ from qstate.errors import (
     WrongKeyType,
 )
 from qstate.keys import ColumnType, check_key, encode_key
-from qstate.protocol import Page, Poll, Scan
+from qstate.protocol.messages import Page, Poll, Scan
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
 from qstate.runtime.serving.range_requests.scan_views import IDLE_S, LAST_PAGE_S, ScanViews, View
 from qstate.runtime.serving.registry import StateInstance

@@ -21,7 +21,7 @@ from qstate.backends.contract import StateReader, ValueParts
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import ClosedError, KeyGroupNotOwned, UnknownStateId, UnsupportedOperation, UnsupportedQuery
 from qstate.keys import check_key, encode_key
-from qstate.protocol import GetPart, Part
+from qstate.protocol.messages import GetPart, Part
 from qstate.protocol.part_messages import BYTES, ENTRIES, PAGE, SIZE, SLICE
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
 from qstate.runtime.serving.registry import StateInstance

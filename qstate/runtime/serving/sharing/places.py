@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from operator import attrgetter
 from typing import NamedTuple
 
-from qstate.protocol import ConnectionState
+from qstate.protocol.connection import ConnectionState
 from qstate.runtime.serving.client_connection import AcceptedConnection
 
 __all__ = ["IDLE_S", "Place", "Places"]

@@ -14,7 +14,7 @@ from qstate.backends.answers import bounded, too_large
 from qstate.backends.contract import Isolation
 from qstate.errors import TooLarge
 from qstate.keys import Key, key_encoder
-from qstate.protocol import Get, Values
+from qstate.protocol.messages import Get, Values
 
 __all__ = ["MOST_AT_ONCE", "ValueSteps", "in_slices", "marks_of"]
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from time import thread_time
 
-from qstate.protocol import Answer
+from qstate.protocol.connection import Answer
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call
 from qstate.runtime.serving.sharing.large_calls import LargeCalls
 
