@@ -11,8 +11,7 @@ all changes has the state, and has had each change once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from qstate.keys import key_identity
 from qstate.runtime.client.query import COMMITTED
 from qstate.runtime.client.subscriptions import ChangeKind, Place, Span, StateChange
 from qstate.spark.data_source.feed_client import FeedClient
-from qstate.spark.data_source.live import LiveState, Selection
+from qstate.spark.data_source.live import LiveState
 from qstate.spark.data_source.options import SourceOptions
 from qstate.spark.data_source.table import StateRow, batches_of
 
@@ -36,59 +35,38 @@ _WHOLE = (ChangeKind.PUT, ChangeKind.DELETE)
 
 
 class FeedReader:
-    """What a batch and a stream of changes have in common: the feed of a state, and how a part of it is read."""
+    """The feed of one state, and how a part of it is read: what a batch and a stream of changes have in common."""
 
     def __init__(self, options: SourceOptions, wanted: StructType, advice: str) -> None:
-        """Raises what `LiveState` raises."""
-        self._options, self._wanted = options, wanted
+        """`advice` is for those who ask for changes that are gone. Raises what `LiveState` raises."""
+        self._options, self._wanted, self._advice = options, wanted, advice
         state = LiveState(options)
-        self._groups, self._serializer = state.groups, state.table.serializer
+        self._groups, self._serializer, self._selection = state.groups, state.table.serializer, state.selection
         self._own = state.table.schema(options.key_names, changes=True)
-        self._feed = ChangeFeed(options.job, options.state, state.selection, options.seconds_of_patience, advice)
+        #: How long there may be no answer.
+        self._patience_s = options.seconds_of_patience
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FeedPart)
         with self._options.client(self._serializer) as client:
-            yield from batches_of(self._feed.rows(client, partition), self._wanted, self._own)
+            yield from batches_of(self._rows(client, partition), self._wanted, self._own)
 
-
-class FeedPart(InputPartition):
-    """A range of key groups: its snapshot as of the epoch before `until`; or the changes from an epoch on, up to it."""
-
-    def __init__(self, start: int, stop: int, begin: int | None, until: int, history: int | None) -> None:
-        super().__init__(None)
-        self.start, self.stop, self.begin, self.until, self.history = start, stop, begin, until, history
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeFeed:
-    """The feed of one state.
-
-    `patience_s` is how long there may be no answer; `advice` is for those who ask for changes that are gone.
-    """
-
-    job: str
-    state: str
-    selection: Selection
-    patience_s: float
-    advice: str
-
-    def rows(self, client: FeedClient, part: FeedPart) -> Iterator[StateRow]:
+    def _rows(self, client: FeedClient, part: FeedPart) -> Iterator[StateRow]:
         """The rows of a part. Raises what the client raises, and `JobError`."""
         if part.begin is None:
-            return self.snapshot(client, Span(part.start, part.stop, part.until), part.history)
-        return self.changes(client, Span(part.start, part.stop, part.begin), part.history, part.until)
+            return self._snapshot(client, Span(part.start, part.stop, part.until), part.history)
+        return self._changes(client, Span(part.start, part.stop, part.begin), part.history, part.until)
 
-    def snapshot(self, client: FeedClient, span: Span, history: int | None) -> Iterator[StateRow]:
-        """What the changes from `span.epoch` on are changes of. Raises what the client raises, and `JobError`."""
+    def _snapshot(self, client: FeedClient, span: Span, history: int | None) -> Iterator[StateRow]:
+        """What the changes from `span.epoch` on are changes of."""
         before, reached = span.epoch - 1, span.epoch - 1
         later: dict[Any, list[StateChange]] = {}
         entries = client.scan(
-            self.job,
-            self.state,
-            self.selection.prefix,
+            self._options.job,
+            self._options.state,
+            self._selection.prefix,
             COMMITTED,
-            namespace=self.selection.namespace,
+            namespace=self._selection.namespace,
             key_groups=(span.start, span.stop),
             min_epoch=before if before >= 0 else None,
         )
@@ -96,7 +74,7 @@ class ChangeFeed:
             with entries:
                 for key, namespace, view in entries:
                     if view.epoch > reached:
-                        for change in self.between(client, span._replace(epoch=reached + 1), history, view.epoch + 1):
+                        for change in self._between(client, span._replace(epoch=reached + 1), history, view.epoch + 1):
                             later.setdefault(_place(change), []).append(change)
                         reached = view.epoch
                     value = _before(view.contents(), later.get((key_identity(namespace), key), ()))
@@ -105,23 +83,23 @@ class ChangeFeed:
         except NoCommittedEpoch:
             return
 
-    def changes(self, client: FeedClient, span: Span, history: int | None, until: int) -> Iterator[StateRow]:
-        """The rows of the epochs from `span.epoch` to `until` (exclusive). Raises as `snapshot`."""
-        for change in self.between(client, span, history, until):
+    def _changes(self, client: FeedClient, span: Span, history: int | None, until: int) -> Iterator[StateRow]:
+        """The rows of the epochs from `span.epoch` to `until` (exclusive)."""
+        for change in self._between(client, span, history, until):
             value = change.value
             if change.map_key is not None:
                 value = {change.map_key: value}
             yield StateRow(change.key, change.namespace, value, change.epoch, change.kind.value)
 
-    def between(self, client: FeedClient, span: Span, history: int | None, until: int) -> Iterator[StateChange]:
-        """The changes of these epochs, which are committed. Raises as `snapshot`."""
+    def _between(self, client: FeedClient, span: Span, history: int | None, until: int) -> Iterator[StateChange]:
+        """The changes of these epochs, which are committed."""
         subscription = client.follow(
-            (self.job, self.state),
+            (self._options.job, self._options.state),
             Place((span,), history),
-            prefix=self.selection.prefix,
-            namespace=self.selection.namespace,
+            prefix=self._selection.prefix,
+            namespace=self._selection.namespace,
             progress_s=PROGRESS_S,
-            patience_s=self.patience_s,
+            patience_s=self._patience_s,
         )
         try:
             with subscription:
@@ -131,12 +109,20 @@ class ChangeFeed:
                         return
         except Compacted as exc:
             if "oldest_epoch" not in exc.details:
-                raise started_over(self.job) from exc
+                raise started_over(self._options.job) from exc
             raise JobError(
-                f"changes of epoch {span.epoch} of state {self.state!r} are asked for, and job {self.job!r} has those "
-                f"since epoch {exc.details.get('oldest_epoch')} only. {self.advice}. With a higher snapshot_interval "
-                "or retained_snapshots the job keeps changes longer"
+                f"changes of epoch {span.epoch} of state {self._options.state!r} are asked for, and job "
+                f"{self._options.job!r} has those since epoch {exc.details.get('oldest_epoch')} only. {self._advice}. "
+                "With a higher snapshot_interval or retained_snapshots the job keeps changes longer"
             ) from exc
+
+
+class FeedPart(InputPartition):
+    """A range of key groups: its snapshot as of the epoch before `until`; or the changes from an epoch on, up to it."""
+
+    def __init__(self, start: int, stop: int, begin: int | None, until: int, history: int | None) -> None:
+        super().__init__(None)
+        self.start, self.stop, self.begin, self.until, self.history = start, stop, begin, until, history
 
 
 def started_over(job: str) -> JobError:
@@ -159,8 +145,5 @@ def _before(value: Any, changes: Sequence[StateChange]) -> Any:
     if isinstance(value, Mapping):
         touched = {change.map_key for change in changes}
         return {key: entry for key, entry in value.items() if key not in touched} or None
-    return value[: len(value) - _added(changes)] or None
-
-
-def _added(changes: Iterable[StateChange]) -> int:
-    return sum(len(change.value) for change in changes if isinstance(change.value, list))
+    added = sum(len(change.value) for change in changes if isinstance(change.value, list))
+    return value[: len(value) - added] or None

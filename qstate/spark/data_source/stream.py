@@ -115,7 +115,7 @@ class ChangeStream(FeedReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _out_of_patience(self) -> bool:
         self._failing_since = self._failing_since or self._asked_at
-        return time.monotonic() - self._failing_since > self._options.seconds_of_patience
+        return time.monotonic() - self._failing_since > self._patience_s
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, (last, history) = _place(start).spans, _place(end)
