@@ -25,6 +25,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from qstate.errors import InstallationError
+from qstate.host.private_files import make_directories
 
 __all__ = ["FLIGHTS_SCHEMA", "WEATHER_SCHEMA", "DataSet", "data_directory", "prepare"]
 
@@ -128,7 +129,7 @@ def _ascending(*names: str) -> list[tuple[str, str]]:
 
 def _write_days(table: pa.Table, time_column: str, directory: Path, days: Sequence[str]) -> pa.Table:
     """Write a file for each day; gives the rows that were written."""
-    directory.mkdir(parents=True)
+    make_directories(directory)
     rows_of = _rows_by_day(table[time_column])
     begin = 0
     for number, day in enumerate(days):

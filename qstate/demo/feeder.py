@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from qstate.demo.data import DataSet
+from qstate.host.private_files import make_directories
 
 __all__ = ["Feeder"]
 
@@ -24,7 +25,7 @@ class Feeder:
         self._thread = threading.Thread(target=self._feed, name="qstate-demo-feeder", daemon=True)
         self._pairs = [(source, directory / source.name) for source in (data.flights_directory, data.weather_directory)]
         for _, target in self._pairs:
-            target.mkdir(parents=True)
+            make_directories(target)
 
     @property
     def directories(self) -> tuple[Path, Path]:

@@ -32,6 +32,7 @@ from qstate.demo.session import open_session
 from qstate.demo.streams import JOB, Inputs, Streams, start_streams
 from qstate.errors import ConfigError, JobError
 from qstate.host.ports import parse_ports
+from qstate.host.private_files import is_own_directory, make_directories
 from qstate.spark import Job
 
 __all__ = ["run"]
@@ -105,10 +106,22 @@ def _work_directory(options: DemoOptions) -> Iterator[Path]:
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         return
-    if options.work_dir.exists() and any(options.work_dir.iterdir()):
-        raise ConfigError(f"--work-dir {options.work_dir} is not empty: name a new directory")
-    options.work_dir.mkdir(parents=True, exist_ok=True)
-    yield options.work_dir.resolve()
+    yield _kept_directory(options.work_dir).resolve()
+
+
+def _kept_directory(path: Path) -> Path:
+    """The directory of that name, new or empty. Raises `ConfigError` if it has files, or if others can change it."""
+    try:
+        if path.exists() and any(path.iterdir()):
+            raise ConfigError(f"--work-dir {path} is not empty: name a new directory")
+        make_directories(path)
+    except OSError as exc:
+        raise ConfigError(f"--work-dir {path} cannot be used: {exc.strerror}; name a new directory") from exc
+    if not is_own_directory(path):
+        raise ConfigError(
+            f"other users can change --work-dir {path}, and so what the demo's Spark does: name a new directory"
+        )
+    return path
 
 
 def _prepare(directory: Path, days: int | None) -> DataSet:

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from qstate.errors import InstallationError, JobError
+from qstate.host.private_files import make_directories
 
 __all__ = ["open_session"]
 
@@ -30,7 +31,7 @@ logger.gateway.level = {level}
 
 def open_session(directory: Path, *, cores: int, verbose: bool = False) -> SparkSession:
     """A local session. Raises `InstallationError` when Java does not start, `JobError` for other errors of Spark."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directories(directory)
     logging = directory / "log4j2.properties"
     # Before the session exists, only a file can say how much Spark logs. The query's own failures reach us as
     # exceptions; what Spark would print about them as well is a screenful each.

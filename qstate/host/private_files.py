@@ -26,6 +26,7 @@ __all__ = [
     "NotRegular",
     "check_secret",
     "create_file",
+    "is_own_directory",
     "make_directories",
     "open_lock",
     "open_own",
@@ -90,7 +91,7 @@ def open_own(path: Path, flags: int = 0) -> int:
     why = ""
     if status.st_uid != os.geteuid():
         why = "belongs to another user"
-    elif status.st_nlink > 1 and not _is_own_directory(path.parent.stat()):
+    elif status.st_nlink > 1 and not is_own_directory(path.parent):
         why = "has another name, and other users can create files beside it"
     if why:
         os.close(found)
@@ -154,12 +155,20 @@ def own_directories(prefix: str) -> list[Path]:
         for entry in entries:
             if entry.name.startswith(prefix):
                 with suppress(OSError):  # it was removed meanwhile, or cannot be looked at
-                    if _is_own_directory(entry.stat(follow_symlinks=False)):
+                    if _is_own(entry.stat(follow_symlinks=False)):
                         found.append(Path(entry.path))
     return sorted(found)
 
 
-def _is_own_directory(found: os.stat_result) -> bool:
+def is_own_directory(path: Path) -> bool:
+    """Whether a path, or the link there, leads to a directory of this user that no other user can write to.
+
+    Raises `OSError`.
+    """
+    return _is_own(path.stat())
+
+
+def _is_own(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 

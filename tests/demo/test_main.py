@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -18,7 +19,13 @@ from playwright.sync_api import Page, expect
 
 import qstate
 from qstate.cli import main as cli
+from qstate.demo.data import prepare
+from qstate.demo.main import _kept_directory
+from qstate.errors import ConfigError
 from tests.cli.test_command_line import assert_one_line_error, run
+from tests.runtime.job.other_user import OtherUser, other_user, shared_temporary
+
+__all__ = ["other_user", "shared_temporary"]
 
 pytestmark = pytest.mark.spark
 
@@ -125,3 +132,33 @@ def test_unknown_backend_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert_one_line_error(run("demo", "--ports", "http"), "'http'")
     (tmp_path / "something").touch()
     assert_one_line_error(run("demo", "--work-dir", str(tmp_path)), "not empty")
+
+
+def test_a_kept_directory_is_the_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        kept = _kept_directory(tmp_path / "new" / "kept")
+        prepare(kept / "data", first_days=1)
+    finally:
+        os.umask(before)
+    directories = [kept.parent, kept, *(path for path in kept.rglob("*") if path.is_dir())]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directories} == {0o700}
+
+
+def test_a_directory_that_others_can_change_is_refused(shared_temporary: Path, other_user: OtherUser) -> None:
+    """Spark's settings are in it."""
+    (shared_temporary / "open").mkdir()
+    (shared_temporary / "open").chmod(0o777)
+    (shared_temporary / "link").symlink_to("open")
+    for name in ("open", "link"):
+        with pytest.raises(ConfigError, match="other users can change"):
+            _kept_directory(shared_temporary / name)
+    other_user("mkdir -m 755 another")
+    with pytest.raises(ConfigError, match=r"(other users can change|cannot be used)"):
+        _kept_directory(shared_temporary / "another")
+
+
+def test_a_place_that_is_no_directory_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file cannot be used"):
+        _kept_directory(tmp_path / "file")
