@@ -1,15 +1,16 @@
-"""The values of settings: conversion to the declared type, also from text, and the bounds of a frame.
+"""The values of settings: conversion to the declared type, also from text, the bounds of a frame, and what to show.
 
-Rules of this module: types and bounds only. Spark's conf and command lines give every value as text; all use
+Rules of this module: types, bounds and text only. Spark's conf and command lines give every value as text; all use
 these rules.
 """
 
 from __future__ import annotations
 
+import re
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = ["MAX_FRAME_LIMIT", "MIN_MAX_FRAME", "WORDS", "setting_value"]
+__all__ = ["MAX_FRAME_LIMIT", "MIN_MAX_FRAME", "WORDS", "setting_value", "without_password"]
 
 #: Bytes. No server may announce less: every Failure must fit, with the names in its details.
 MIN_MAX_FRAME = 4096
@@ -18,6 +19,8 @@ MAX_FRAME_LIMIT = (1 << 28) - 1
 
 #: The names of the types in messages.
 WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+#: From the colon behind a user's name to what must be the host. The name itself is no secret.
+_PASSWORD = re.compile(r"(?<=[^:/]:)(?![:/]).*@", re.DOTALL)
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -37,3 +40,8 @@ def setting_value(kind: type, value: Any) -> Any:
         return kind(value.strip())
     except ValueError:
         return None
+
+
+def without_password(url: str) -> str:
+    """The text to show of what a user wrote for a URL, which need not be one. A password in it is left out."""
+    return _PASSWORD.sub("...@", url)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from qstate.checkpoint.storage.locations import is_url, open_directory
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
 from qstate.protocol.limits import MAX_TOKEN
@@ -19,10 +20,12 @@ from qstate.protocol.messages import Hello
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.auth_token import with_token
+from qstate.runtime.control.readings import url_of
 from qstate.runtime.relay.relay import JobTicket
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.query_ports import endpoint_options
+from qstate.setting_values import without_password
 from qstate.spark.command_lines import is_on_a_command_line
 from qstate.spark.plan.relay_task import RelayTask
 
@@ -82,6 +85,40 @@ def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "token").write_text(SECRET)
     assert with_token(JobConfig(auth_token_file="~/token")).auth_token == SECRET
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        f"s3://key:{SECRET}@bucket/state",
+        f"s3://key:{SECRET}/and+more@bucket/state",
+        f"s3://key:more:{SECRET}@bucket/state",
+        f"simplecache::s3://key:{SECRET}@bucket/state",
+        f"s3:/key:{SECRET}@bucket",
+        f"s3://key:{SECRET}@[bucket/state",
+        f"s3://key:{SECRET}@bucket\0/state",
+        f"memory://key:{SECRET}@state",
+    ],
+)
+def test_a_location_with_a_password_is_refused_and_does_not_show_it(location: str) -> None:
+    with pytest.raises(ConfigError, match=r"s3|memory") as refused:
+        open_directory(location)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("location", ["abfs://container@account/state", "s3://bucket/a@b", "s3://host:9000/state:1@2"])
+def test_a_user_without_a_password_is_in_a_location(location: str) -> None:
+    assert is_url(location)
+    assert without_password("s3://bucket/state") == "s3://bucket/state"
+
+
+@pytest.mark.parametrize(
+    "address", [f"u:{SECRET}@host:1", f"http://u:{SECRET}@host:1/metrics", f"http://u:{SECRET}@[x"]
+)
+def test_an_address_of_metrics_with_a_password_is_refused_and_does_not_show_it(address: str) -> None:
+    with pytest.raises(ConfigError, match="an address of metrics is") as refused:
+        url_of(address)
+    assert SECRET not in str(refused.value)
 
 
 WRONG: dict[str, Callable[[Path], object]] = {

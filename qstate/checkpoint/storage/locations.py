@@ -20,6 +20,7 @@ from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.checkpoint.storage.object_directory import ObjectDirectory
 from qstate.errors import ConfigError
+from qstate.setting_values import without_password
 
 __all__ = ["NO_OPTIONS", "absolute", "directory_of", "is_url", "open_directory"]
 
@@ -41,12 +42,13 @@ def is_url(location: str | Path) -> bool:
         return False
     _check_characters(text, "strict")
     if not text.startswith("://", match.end(1)):
-        raise ConfigError(f"{text!r} is no location: expected a path, or a URL such as s3://bucket/state")
+        shown = without_password(text)
+        raise ConfigError(f"{shown!r} is no location: expected a path, or a URL such as s3://bucket/state")
     parts = _split(text)
-    if parts.password is not None:
+    if _has_password(parts):
         raise ConfigError(
-            f"a location must not hold a password, as it is written to logs: put it into the storage options "
-            f"({protocol}://{parts.hostname}{parts.path})"
+            "a location must not hold a password, as it is written to logs: put it into the storage options "
+            f"({without_password(text)})"
         )
     if protocol == "memory":
         raise ConfigError(
@@ -94,8 +96,18 @@ def _split(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError as exc:  # such as for "s3://[bucket"
         raise ConfigError(
-            f"{url!r} is no location: {exc}; expected a path, or a URL such as s3://bucket/state"
+            f"{without_password(url)!r} is no location: {exc}; expected a path, or a URL such as s3://bucket/state"
         ) from exc
+
+
+def _has_password(parts: SplitResult) -> bool:
+    if parts.password is not None:
+        return True
+    try:
+        parts.port  # noqa: B018  # it is checked when it is read
+    except ValueError:  # a password with a slash in it, as secret keys of S3 may have
+        return True
+    return False
 
 
 def _check_characters(location: str, errors: str) -> None:
@@ -105,4 +117,6 @@ def _check_characters(location: str, errors: str) -> None:
     except UnicodeEncodeError:
         found = "a character that has no form in UTF-8"
     if found:
-        raise ConfigError(f"{location!r} is no location: it has {found}; expected a path or a URL without it")
+        raise ConfigError(
+            f"{without_password(location)!r} is no location: it has {found}; expected a path or a URL without it"
+        )

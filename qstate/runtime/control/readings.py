@@ -18,6 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from qstate.errors import ConfigError, InstallationError
 from qstate.installation import DISTRIBUTION
+from qstate.setting_values import without_password
 
 __all__ = ["Figures", "Reading", "ServingFigures", "StandbyFigures", "SubtaskFigures", "compare", "read", "url_of"]
 
@@ -98,11 +99,14 @@ def url_of(address: str) -> str:
     url = address if "://" in address else f"http://{address}"
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or "://" in address)
+        # Metrics need no password; one that is there would be in the messages of failures.
+        reachable = parts.hostname and "@" not in parts.netloc and (parts.port or "://" in address)
+        good = parts.scheme in ("http", "https") and reachable
     except ValueError:
         good = False
     if not good:
-        raise ConfigError(f"an address of metrics is HOST:PORT or http://HOST:PORT/metrics, got {address!r}")
+        shown = without_password(address)
+        raise ConfigError(f"an address of metrics is HOST:PORT or http://HOST:PORT/metrics, got {shown!r}")
     return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/metrics"
 
 

@@ -32,6 +32,7 @@ from qstate.runtime.job.epoch_clocks import StoredTime
 from qstate.runtime.job.layout_cleanup import OldLayouts
 from qstate.runtime.job.spark_location import check_apart, check_not_sparks
 from qstate.serializers import MessagePackSerializer
+from qstate.setting_values import without_password
 
 __all__ = ["JobDirectory"]
 
@@ -259,7 +260,7 @@ def _made(setting: str, options: Mapping[str, Any]) -> Directory:
     try:
         files = open_directory(absolute(setting), options)
     except ConfigError as exc:
-        raise ConfigError(f"checkpoint_dir {setting!r} cannot be made: {exc}") from exc
+        raise ConfigError(f"checkpoint_dir {without_password(setting)!r} cannot be made: {exc}") from exc
     try:
         files.make()
     except OSError as exc:
