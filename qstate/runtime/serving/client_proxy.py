@@ -23,7 +23,6 @@ from typing import Any
 from qstate.errors import (
     QueryError,
     Retry,
-    UnknownJob,
     UnsupportedQuery,
 )
 from qstate.keys import Key
@@ -104,6 +103,10 @@ class ClientProxy(EndpointOwner):
         """
         self._locations.set_oracle(job, oracle)
 
+    def expect_jobs(self, expected: bool) -> None:
+        """Whether jobs are about to get their oracles: until then, those without one are RESTORING, not UNKNOWN_JOB."""
+        self._locations.expects_jobs = expected
+
     def location_oracle(self, job: str) -> LocationOracle | None:
         """The oracle that a job is served through, None without one."""
         return self._locations.oracle(job)
@@ -137,7 +140,7 @@ class ClientProxy(EndpointOwner):
         keys = 0 if isinstance(request, Scan) else len(request.keys)
         call.check_right(job, state, keys)
         if self._locations.oracle(job) is None:
-            raise UnknownJob(job=job)
+            raise self._locations.missing(job)
         return job, state
 
     def _describe(self, call: Call, request: Describe) -> Answer | None:
@@ -146,6 +149,8 @@ class ClientProxy(EndpointOwner):
         if request.job is not None:
             self._router.run(self._router.describe, call, request.job)
             return None
+        if self._locations.expects_jobs:
+            raise self._locations.missing(None)
         seen = filter(visitor.principal.sees, self._locations.jobs)
         return description_of(request, ({"job": job} for job in seen), call.most_bytes)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qstate.errors import InternalFailure, QueryError, UnknownJob
+from qstate.errors import InternalFailure, QueryError, Restoring, UnknownJob
 from qstate.host.line_limit import limited
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import LocationOracle, LocationTable
@@ -57,6 +57,12 @@ class LocationCache:
         #: When a table ends that lacks owners for whom standbys answer.
         self._ends: dict[tuple[str, str], float] = {}
         self._lookups: dict[tuple[str, str], _Lookup] = {}
+        #: Whether further jobs are about to get their oracles, so that none is unknown yet.
+        self.expects_jobs = False
+
+    def missing(self, job: str | None) -> QueryError:
+        """The failure of a request about a job without an oracle, or about all jobs while not all are known."""
+        return Restoring() if self.expects_jobs else UnknownJob(job=job)
 
     @property
     def jobs(self) -> list[str]:
@@ -101,20 +107,20 @@ class LocationCache:
         if table is not None:
             reply(table)
         elif asked is None:
-            reply(UnknownJob(job=job))
+            reply(self.missing(job))
 
     def refresh(self, job: str, state: str, reply: Reply) -> None:
         """Call `reply` with a new answer of the oracle, whatever is cached."""
         with self._lock:
             asked = self._join((job, state), reply)
         if asked is None:
-            reply(UnknownJob(job=job))
+            reply(self.missing(job))
 
     def describe(self, job: str, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
         """Call `reply` with the job's states, as its oracle lists them."""
         oracle = self.oracle(job)
         if oracle is None:
-            reply(UnknownJob(job=job))
+            reply(self.missing(job))
         else:
             self._pool.submit(_describe, job, oracle, reply)
 

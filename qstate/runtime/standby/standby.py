@@ -175,6 +175,7 @@ class Standby:
     def start(self) -> None:
         """Listen, and begin to look at the directory. Raises `ConfigError` when no port is free: close it then."""
         self._server.start()
+        self._proxy.expect_jobs(True)
         self._proxy.start()
         if self._config.metrics_ports:
             self._metrics = MetricsServer(
@@ -275,7 +276,10 @@ class Standby:
         """Serve newly committed epochs. Returns the reason of a failure, None for success."""
         try:
             if self._source is None:
-                self._source = self._find_source()
+                try:
+                    self._source = self._find_source()
+                finally:
+                    self._proxy.expect_jobs(False)
             if isinstance(self._source, Savepoint):
                 return self._serve_savepoint(self._source)
             return None if self._source is None else self._follow_job(self._source.job)

@@ -10,16 +10,18 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qstate.client import QueryableStateClient
-from qstate.errors import FailureCode, QueryError, TooStale, UnknownJob
+from qstate.config import JobConfig
+from qstate.errors import FailureCode, QueryError, Restoring, TooStale, UnknownJob
 from qstate.protocol.messages import Changes, Failure
 from qstate.runtime.standby.served_operator import Generation
 from qstate.standby import Standby
 from tests.runtime.job.functions import Totals
-from tests.runtime.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
+from tests.runtime.job.running_job import JOB, QUERY, Background, RunningJob, kill, rows_batch, until
 from tests.runtime.serving.raw_client import RawClient
 from tests.runtime.serving.test_polls import poll
 from tests.runtime.standby.asked import KEYS, feed, reached, settled, total
@@ -55,6 +57,34 @@ def test_the_standby_waits_for_a_directory_that_does_not_exist_yet(
     feed(job_of(Totals()), 0)
     reached(standby, 0)
     assert total(standby.address) == (1, 0)
+
+
+def test_the_job_of_a_standby_that_has_not_looked_yet_is_not_unknown(
+    job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes back on its port has clients before it has read the directory, which may be far away."""
+    feed(job_of(Totals()), 0)
+    near, find = threading.Event(), Standby._find_source
+
+    def find_later(standby: Standby) -> Any:
+        assert near.wait(20)
+        return find(standby)
+
+    monkeypatch.setattr(Standby, "_find_source", find_later)
+    with Standby(tmp_path / "checkpoint", JobConfig(proxy_ports="0", server_ports="0")) as standby:
+        standby.start()
+        with QueryableStateClient(*standby.address, timeout_s=0.2) as hasty:
+            for ask in (hasty.jobs, lambda: hasty.states(JOB), lambda: total(standby.address, timeout_s=0.2)):
+                with pytest.raises(Restoring):
+                    ask()
+        with QueryableStateClient(*standby.address, timeout_s=20) as patient:
+            scanned = Background(lambda: list(patient.scan(JOB, "totalAmount", isolation="committed")))
+            assert not scanned.ended(0.1)
+            near.set()
+            assert {entry.view.get() for entry in scanned.result()} == {1}
+            assert patient.jobs() == [JOB]
+            with pytest.raises(UnknownJob):
+                patient.get("another", "totalAmount", KEYS[0])
 
 
 def test_standby_serves_after_the_job_is_killed_or_stopped(job_of: JobOf, standby_of: StandbyOf) -> None:
