@@ -2,14 +2,15 @@
 
 Rules of this module: it knows keys, their encoding and their key groups, and nothing of the values.
 
-A dict has no order and no position to continue from. So a scan has a list of the keys, by key group, each sorted when
-it is first read. To make it costs a hash of each key: two seconds for a million. So it can be made in parts.
+A dict has no order and no position to continue from. So a scan has a list of the keys, by key group. To make it costs a
+hash of each key: two seconds for a million. So it can be made in parts. A group is encoded and sorted when it is read.
+That takes ten times the memory of its list, so only the groups that were read last are kept so.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -17,7 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from qstate.backends.contract import Selection
 from qstate.keys import Key, key_encoder
 
-__all__ = ["IndexedTable", "KeyIndex", "Place"]
+__all__ = ["MOST_SORTED", "IndexedTable", "KeyIndex", "Place"]
 
 
 class IndexedState(Protocol):
@@ -38,6 +39,8 @@ class IndexedTable(Protocol):
 
 #: Finding the groups of so many takes about a millisecond.
 KEYS_AT_ONCE = 500
+#: How many groups are kept sorted. Scans that share an index may read different ones.
+MOST_SORTED = 8
 #: Gives the keys of a table; called once, when the first group is read.
 KeysOf = Callable[[], Iterable[Key]]
 SomeTable = TypeVar("SomeTable", bound=IndexedTable)
@@ -63,6 +66,7 @@ class KeyIndex(Generic[SomeTable]):
         self._rest = _keys_of(self._tables)
         self._complete = False
         self._groups: dict[int, dict[SomeTable, list[Key]]] = {}
+        #: The last ones that were read, in this order.
         self._sorted: dict[int, list[Place]] = {}
 
     def prepare(self) -> Iterator[None]:
@@ -82,19 +86,14 @@ class KeyIndex(Generic[SomeTable]):
 
     def _places(self, group: int) -> list[Place]:
         with self._lock:
-            found = self._sorted.get(group)
+            found = self._sorted.pop(group, None)
             if found is None:
                 while not self._complete:
                     self._group_some()
-                encode = key_encoder()
-                unsorted = self._groups.pop(group, {})
-                found = [
-                    Place(table.encoded_namespace, encode(key), table, key)
-                    for table, keys in unsorted.items()
-                    for key in keys
-                ]
-                found.sort(key=_order)
-                self._sorted[group] = found
+                found = _in_order(self._groups.get(group, {}))
+            self._sorted[group] = found
+            if len(self._sorted) > MOST_SORTED:
+                del self._sorted[next(iter(self._sorted))]
             return found
 
     def _group_some(self) -> None:
@@ -116,6 +115,15 @@ def _keys_of(tables: Iterable[tuple[SomeTable, KeysOf]]) -> Iterator[tuple[SomeT
     for table, keys_of in tables:
         for key in keys_of():
             yield table, key
+
+
+def _in_order(keys: Mapping[SomeTable, Iterable[Key]]) -> list[Place]:
+    encode = key_encoder()
+    found = [
+        Place(table.encoded_namespace, encode(key), table, key) for table, of_table in keys.items() for key in of_table
+    ]
+    found.sort(key=_order)
+    return found
 
 
 def _order(place: tuple[Any, ...]) -> tuple[bytes, bytes]:
