@@ -418,6 +418,8 @@ class AcceptedConnection:
             self.visitor.refused(reason.code)
         self.protocol.close()
         self._memory.drop(self)
+        for call in list(self.calls_in_flight.values()):  # of one copy: other threads remove those that they answer
+            call.cancel()
         self._handler.closed(self)
 
     def _cancel_late(self) -> None:
@@ -469,7 +471,7 @@ class Call:
         self.on_cancel: Callable[[], None] | None = None
         self.on_answered: Callable[[Call], None] | None = None
         self.cost = connection.protocol.size_of(request.id)
-        if type(request) is Get:
+        if type(request) is Get or isinstance(request, Poll):
             self.cost += KEY_BYTES * len(request.keys)
         elif isinstance(request, GetPart):
             self.cost += KEY_BYTES * len(request.map_keys)

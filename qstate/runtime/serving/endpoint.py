@@ -44,7 +44,8 @@ from qstate.runtime.serving.access.gate import RELOAD_S, Gate, Visitor
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call, Steps, newcomers_of
 from qstate.runtime.serving.endpoint_options import EndpointOptions
 from qstate.runtime.serving.sharing.freed_memory import give_back, give_large_pieces_back
-from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
+from qstate.runtime.serving.sharing.in_flight import InFlight
+from qstate.runtime.serving.sharing.memory_budget import MemoryBudget
 from qstate.runtime.serving.sharing.places import Places
 from qstate.runtime.serving.sharing.request_quota import RequestQuota
 from qstate.runtime.serving.sharing.throttle import Throttle
@@ -58,8 +59,6 @@ log = limited(logging.getLogger(__name__))
 MAX_REFUSALS = 64
 #: The memory of connections has room for at least so many of the largest frames.
 LEAST_FRAMES = 4
-#: Proxies of the job have so much more room for requests in flight than all clients together.
-PROXY_SHARE = 1.25
 #: How often to look for frames that take too long.
 LOOK_S = 1.0
 #: After its connections held more than this, freed memory is given back.
@@ -139,10 +138,8 @@ class Endpoint:
         )
         self._leaving: set[AcceptedConnection] = set()
         self._refusals = 0
-        self._in_flight = 0
-        self._in_flight_bytes = 0
         buffered_bytes = max(options.max_buffered_bytes, LEAST_FRAMES * options.max_frame)
-        self._most_in_flight_bytes = buffered_bytes // 2
+        self._in_flight = InFlight(options.max_queued, buffered_bytes // 2)
         self._memory = MemoryBudget(buffered_bytes)
         self.quota = RequestQuota(options.query_quota, self._clock) if quota is None else quota
         self._throttle = Throttle(self.quota, self.reactor, self._statistics.report_throttled)
@@ -165,7 +162,7 @@ class Endpoint:
     @property
     def in_flight(self) -> int:
         """How many requests were admitted and are not answered yet."""
-        return self._in_flight
+        return self._in_flight.count
 
     def start(self) -> None:
         """Listen and serve. Raises `ConfigError` when no port is free, `ClosedError` when it was started before."""
@@ -230,7 +227,7 @@ class Endpoint:
 
     def _drain(self, until: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._in_flight, until - time.monotonic())
+            self._changed.wait_for(lambda: not self._in_flight.count, until - time.monotonic())
             connections = list(self._places.connections)
         for connection in connections:
             self.reactor.call_soon(connection.end, FailureCode.SHUTTING_DOWN, CLOSE_NOTICE_S)
@@ -293,18 +290,14 @@ class Endpoint:
 
     def _admit(self, call: Call) -> bool:
         """Count the call as in flight. False: it was refused."""
-        share = PROXY_SHARE if call.connection.is_proxy else 1
         with self._lock:
-            draining, overloaded = self._draining, self._in_flight >= share * self.options.max_queued
-            self._in_flight += 1
-            self._in_flight_bytes += call.cost
-            overloaded |= call.cost > FREE_BYTES and self._in_flight_bytes > share * self._most_in_flight_bytes
+            draining, room = self._draining, self._in_flight.add(call)
             call.connection.in_flight += 1
             call.connection.in_flight_bytes += call.cost
             call.connection.calls_in_flight[call.request.id] = call
         if draining:
             call.fail(FailureCode.SHUTTING_DOWN)
-        elif overloaded:
+        elif not room:
             call.fail(FailureCode.OVERLOADED, retry_after_ms=self._retry_after_ms())
         else:
             return True
@@ -317,13 +310,12 @@ class Endpoint:
         else:
             self._statistics.report_failed_request(call.failure)
         with self._lock:
-            self._in_flight -= 1
-            self._in_flight_bytes -= call.cost
+            self._in_flight.remove(call)
             call.connection.in_flight -= 1
             call.connection.in_flight_bytes -= call.cost
             if call.connection.calls_in_flight.get(call.request.id) is call:  # the client may use the id again
                 del call.connection.calls_in_flight[call.request.id]
-            if self._draining and not self._in_flight:
+            if self._draining and not self._in_flight.count:
                 self._changed.notify_all()
         call.connection.answered(now)
 

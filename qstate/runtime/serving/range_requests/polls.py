@@ -77,7 +77,8 @@ class Polls:
     def __init__(self, registry: StateRegistry) -> None:
         self._registry = registry
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._waiting: dict[ChangeFeed, list[_Poll]] = {}
+        #: Those that wait for an epoch, by their calls.
+        self._waiting: dict[ChangeFeed, dict[Call, _Poll]] = {}
         #: Polls whose clients have not read enough of their answers, in their order.
         self._blocked: list[_Poll] = []
         #: When the first of the waiting polls may have waited long enough, or a blocked one may have room.
@@ -201,22 +202,21 @@ class Polls:
                 if feed.closed:
                     raise UnknownStateId(state_id=poll.state_id.hex())
                 return False
-            polls = self._waiting[feed] = []
-        polls.append(poll)
+            polls = self._waiting[feed] = {}
+        polls[poll.call] = poll
         self._check_at = min(self._check_at, poll.until)
         return True
 
     def _wake(self, feed: ChangeFeed) -> None:
-        for poll in self._waiting.pop(feed, ()):
+        for poll in self._waiting.pop(feed, {}).values():
             self._continue(poll)
 
     def _cancel(self, call: Call) -> None:
         for polls in self._waiting.values():
-            for poll in polls:
-                if poll.call is call:
-                    polls.remove(poll)
-                    self._continue(poll)
-                    return
+            poll = polls.pop(call, None)
+            if poll is not None:
+                self._continue(poll)
+                return
 
     def _expire(self) -> None:
         """Answer the polls whose time is over."""
@@ -228,19 +228,18 @@ class Polls:
             else:
                 self._continue(poll)
         for feed, polls in list(self._waiting.items()):
-            self._waiting[feed] = [poll for poll in polls if now < poll.until]
-            self._check_at = min([self._check_at, *(poll.until for poll in self._waiting[feed])])
-            for poll in polls:
-                if now >= poll.until:
+            left = self._waiting[feed] = {call: poll for call, poll in polls.items() if now < poll.until}
+            self._check_at = min([self._check_at, *(poll.until for poll in left.values())])
+            for call, poll in polls.items():
+                if call not in left:
                     self._continue(poll)
 
     def _close(self) -> None:
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         blocked, self._blocked = self._blocked, []
-        for polls in (*waiting.values(), blocked):
-            for poll in polls:
-                self._continue(poll)
+        for poll in (*(one for polls in waiting.values() for one in polls.values()), *blocked):
+            self._continue(poll)
 
 
 def _marks(state_id: bytes, feed: ChangeFeed) -> Mapping[str, Detail]:
