@@ -1,7 +1,8 @@
 """The HTTP server of Prometheus metrics.
 
 Rules of this module: it wraps the server side of the optional package `prometheus_client`, and bounds what a client can
-cost: the number of connections, their time, and no body of a request. It does not know which metrics there are.
+cost: the number of connections, their time, the processor's time, and no body of a request. It does not know which
+metrics there are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from qstate.installation import DISTRIBUTION
 from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.net.listener import host_and_port, listen
 from qstate.runtime.serving.metric_families import MetricCollector
+from qstate.runtime.serving.sharing.request_quota import RequestQuota
 
 __all__ = ["MetricsServer", "check_metrics"]
 
@@ -37,6 +39,8 @@ REQUEST_TIMEOUT_S = 5.0
 MOST_CONNECTIONS = 16
 #: How long a client may take to send its request, even if it sends a byte now and then.
 MOST_REQUEST_S = 10.0
+#: The share of a processor for all requests: the operator has the same interpreter. Who asks for more waits.
+QUOTA = 0.1
 #: How long `close` may wait for the server's threads.
 CLOSE_TIMEOUT_S = 10.0
 POLL_S = 0.1
@@ -102,6 +106,8 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
         self.set_app(app)
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._served: dict[socket, tuple[threading.Thread, float]] = {}
+        self._quota = RequestQuota(QUOTA, time.monotonic)
+        self._closing = threading.Event()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection on a new thread. Close it when there are too many of them, and all stay."""
@@ -122,9 +128,12 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        host = str(client_address[0])
         try:
+            self._closing.wait(min(self._quota.wait_s(host), REQUEST_TIMEOUT_S))
             super().process_request_thread(request, client_address)
         finally:
+            self._quota.charge(host, time.thread_time())
             self._end(request)
 
     def service_actions(self) -> None:
@@ -139,6 +148,7 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
                     request.shutdown(SHUT_RD)
 
     def server_close(self) -> None:
+        self._closing.set()
         super().server_close()
         self.end_requests()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.request import urlopen
@@ -20,6 +21,7 @@ from qstate.runtime.control.statistics import (
     RequestStatistics,
 )
 from qstate.runtime.serving.metrics import MOST_CONNECTIONS, MetricsServer, _Handler
+from qstate.runtime.serving.sharing.request_quota import BURST_S
 
 SERVER = 'job="alerts",process="0",endpoint="server"'
 
@@ -205,3 +207,26 @@ def test_metrics_take_the_first_free_port_and_give_it_back(metrics: MetricsServe
 
 def test_disabled_statistics_take_every_report() -> None:
     reported(DisabledStatistics())
+
+
+def test_requests_for_metrics_take_a_tenth_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody of the host may ask, and the operator has the same interpreter."""
+    monkeypatch.setattr("qstate.runtime.serving.metrics.QUOTA", 0.25)
+    scrapes, cost_s = 6, 0.03
+
+    def read() -> list[ProcessStatistics]:
+        until = time.thread_time() + cost_s
+        while time.thread_time() < until:
+            pass
+        return []
+
+    server = MetricsServer(lambda: "alerts", read, bind="127.0.0.1", ports="0")
+    try:
+        began = time.monotonic()
+        for _ in range(scrapes):
+            scraped(server)
+        took_s = time.monotonic() - began
+    finally:
+        server.close()
+    # The last one is not paid yet, and what an address may owe is not paid at all.
+    assert took_s >= ((scrapes - 1) * cost_s - BURST_S) / 0.25
