@@ -3,8 +3,8 @@
 Rules of this module: it wraps the optional package `uvicorn`, and knows nothing of jobs and states.
 
 uvicorn bounds the wait for the next request. Here are the other bounds: how many connections there are, the size of a
-request's head and the time that it may take to arrive, how many requests may come before the first is answered, and how
-long a peer may read nothing of what it gets.
+request's head and the time that it may take to arrive, how many requests may come before the first is answered, how
+long a peer may read nothing of what it gets, and how many lines uvicorn writes into the log.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from qstate.runtime.net.listener import host_and_port, listen
 __all__ = ["GatewayServer"]
 
 log = limited(logging.getLogger(__name__))
+#: uvicorn writes a line for each bad request, and at INFO one for each WebSocket, with the keys that it is about.
+limited(logging.getLogger("uvicorn.error"))
 
 HEAD_TIMEOUT_S = 10.0
 MOST_HEAD_BYTES = 64 << 10
@@ -186,6 +188,7 @@ class GatewayServer(uvicorn.Server):
             ws_per_message_deflate=False,
             lifespan="on",
             log_config=None,
+            log_level="warning",
             access_log=False,
             proxy_headers=False,
             server_header=False,

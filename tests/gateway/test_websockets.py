@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from socket import create_connection
 from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from qstate.host.line_limit import MOST_LINES
 from tests.gateway.running_gateway import STATE, RunningGateway, running_gateway
 from tests.project.served_job import serve
 from tests.runtime.serving.feeds import History, put
@@ -106,3 +109,23 @@ def test_the_end_of_the_gateway_closes_with_a_code_to_come_back(history: Served)
                 socket.recv(timeout=20)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
+
+
+def test_what_a_caller_asks_for_is_in_no_log(history: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with socket_to(history[0], f"{STATE}/changes?key=a-secret-key") as socket:
+        assert message(socket)["event"] == "snapshot"
+    with pytest.raises(InvalidStatus):
+        socket_to(history[0], "/v1/jobs/nyc/states/other/changes?key=a-secret-key")
+    assert "a-secret-key" not in caplog.text
+
+
+def test_what_callers_do_fills_no_log(history: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(3 * MOST_LINES):
+        with create_connection((history[0].host, history[0].port), timeout=20) as bad:
+            bad.sendall(b"no request\r\n\r\n")
+            assert bad.recv(65536).startswith(b"HTTP/1.1 400")
+        with socket_to(history[0]):
+            pass
+    assert 0 < len(caplog.records) <= 2 * MOST_LINES
