@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
+from io import StringIO
 from socket import SHUT_RD, socket
 from socketserver import ThreadingMixIn
 from types import ModuleType
@@ -21,6 +22,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from qstate.errors import InstallationError
+from qstate.host.line_limit import limited
 from qstate.installation import DISTRIBUTION
 from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.net.listener import host_and_port, listen
@@ -29,7 +31,7 @@ from qstate.runtime.serving.sharing.request_quota import RequestQuota
 
 __all__ = ["MetricsServer", "check_metrics"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 PATH = "/metrics"
 
@@ -83,6 +85,19 @@ class MetricsServer:
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
+
+    def setup(self) -> None:
+        super().setup()
+        self._errors = StringIO()
+
+    def get_stderr(self) -> StringIO:
+        """Where the traceback of a failure goes. A client can cause one with a header that the package cannot read."""
+        return self._errors
+
+    def handle(self) -> None:
+        super().handle()
+        if self._errors.tell():
+            log.error("a scrape failed\n%s", self._errors.getvalue().rstrip())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are not logged."""

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from qstate.errors import ConfigError, FailureCode
+from qstate.host.line_limit import MOST_LINES, count_again
 from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.control.statistics import (
     DURATION_BUCKETS_S,
@@ -207,6 +208,23 @@ def test_metrics_take_the_first_free_port_and_give_it_back(metrics: MetricsServe
 
 def test_disabled_statistics_take_every_report() -> None:
     reported(DisabledStatistics())
+
+
+def test_requests_that_fail_fill_no_log(
+    metrics: MetricsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(metrics._server._quota, "_share", 0.0)
+    count_again()
+    for _ in range(2 * MOST_LINES):
+        with socket.create_connection(metrics.address, timeout=10) as client:
+            client.sendall(b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text; version=x.y\r\n\r\n")
+            assert b"500" in all_of(client)
+    assert "qstate_up" in scraped(metrics)
+    assert capfd.readouterr().err == ""
+    assert len(caplog.records) == MOST_LINES and "Traceback" in caplog.text
 
 
 def test_requests_for_metrics_take_a_tenth_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
