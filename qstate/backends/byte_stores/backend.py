@@ -65,11 +65,12 @@ from qstate.backends.key_index import KeyIndex
 from qstate.backends.value_parts import ValueParts, WholeValue
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
+from qstate.host.line_limit import limited
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper, key_identity
 
 __all__ = ["ByteStoreBackend"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited(logging.getLogger(__name__))
 
 #: Before the first epoch.
 NO_EPOCH = -1

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from qstate.backends.answers import accumulator_answer, list_answer, map_answer, too_large, unpack_elements
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import FailureCode, TooLarge
+from qstate.host.line_limit import limited
 
 __all__ = ["AnswerOf", "answer_of_entries", "list_of", "map_of", "result_of"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited(logging.getLogger(__name__))
 
 #: From a key's entries (store key and data), how many bytes of a store key precede the sub-key, and the most bytes of
 #: an answer, to the answer.

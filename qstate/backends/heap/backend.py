@@ -49,12 +49,13 @@ from qstate.backends.key_index import KeyIndex
 from qstate.backends.value_parts import ValueParts, WholeValue
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
+from qstate.host.line_limit import limited
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper, key_identity
 from qstate.serializers import MessagePackSerializer
 
 __all__ = ["HeapBackend"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited(logging.getLogger(__name__))
 
 #: Before the first epoch.
 NO_EPOCH = -1

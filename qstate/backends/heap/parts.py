@@ -13,11 +13,12 @@ from typing import Any
 from qstate.backends.answers import is_immutable
 from qstate.backends.value_parts import ValueParts
 from qstate.errors import ConcurrentModification, InternalFailure
+from qstate.host.line_limit import limited
 from qstate.keys import Key, decode_key, encode_key
 
 __all__ = ["HeapParts"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited(logging.getLogger(__name__))
 _ABSENT: Any = object()
 
 
