@@ -15,9 +15,13 @@ import pexpect
 import pytest
 
 from qstate.cli import main as cli
+from qstate.cli.shell.prompt import _history
 from qstate.cli.shell.session import Session
 from tests.cli.test_command_line import ROOT, assert_one_line_error, run
 from tests.project.served_job import CONTENTS, serve, serve_history
+from tests.runtime.job.other_user import OtherUser, other_user, shared_temporary
+
+__all__ = ["other_user", "shared_temporary"]
 
 TIMEOUT_S = 30
 JOB = "nyc"
@@ -197,3 +201,15 @@ def test_a_shell_without_its_package_says_what_to_install(proxy: str) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert "pip install 'spark-qstate[shell]'" in answer.stderr
+
+
+def test_a_history_where_others_can_put_files_is_not_kept(
+    shared_temporary: Path, other_user: OtherUser, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(shared_temporary))
+    other_user("mkdir -m 777 qstate")
+    assert type(_history()).__name__ == "InMemoryHistory"
+    assert "lines are not kept in" in capsys.readouterr().err
+    monkeypatch.setenv("XDG_STATE_HOME", str(shared_temporary / "own"))
+    if os.geteuid() == shared_temporary.stat().st_uid:  # else this process takes itself for another user
+        assert type(_history()).__name__ == "FileHistory"

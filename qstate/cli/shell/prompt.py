@@ -5,6 +5,7 @@ Rules of this module: it imports the package when a prompt is opened, and runs n
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ from qstate.cli.completion.shells import split_line
 from qstate.cli.output.terminal import shown
 from qstate.cli.shell.session import PROGRAM, Session
 from qstate.errors import InstallationError
-from qstate.host.private_files import create_file, make_directories, open_own
+from qstate.host.private_files import create_file, is_own_directory, make_directories, open_own
 from qstate.installation import DISTRIBUTION
 
 __all__ = ["history_file", "open_prompt"]
@@ -57,6 +58,8 @@ def _history() -> Any:
     path = history_file()
     try:
         make_directories(path.parent)
+        if not is_own_directory(path.parent):  # the file is opened by its name, later
+            raise PermissionError(errno.EPERM, "other users can change its directory")
         try:
             opened = create_file(path)
         except FileExistsError:
