@@ -11,6 +11,8 @@ import pytest
 
 from qstate.errors import ConfigError, ScanExpired, TooLarge, UnknownState, WrongKeyType
 from qstate.keys import key_group
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.range_requests.scan_views import LAST_PAGE_S, ScanViews
 from tests.runtime.client.real_job import DESCRIPTORS, KEYS, MAX_PARALLELISM, Job, MakeClient
 
@@ -101,6 +103,26 @@ def test_a_committed_scan_is_of_one_epoch_of_each_owner(client: Any, job: Job, m
     for number, key in enumerate(KEYS):
         early = key_group(key, MAX_PARALLELISM) in job.subtasks[0].groups
         assert values[key] == ((0, number) if early else (1, number + 100))
+
+
+def test_a_committed_scan_stays_in_its_epoch_when_its_proxy_is_lost(
+    make: MakeClient, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owners are still there, and so is what they keep for the scan."""
+    monkeypatch.setattr("qstate.runtime.serving.range_requests.scans.PAGE_BYTES", 600)
+    with make(job.proxy.address, direct=False) as client:
+        scan = client.scan("job", "reducing", isolation="committed")
+        found = [next(scan) for _ in range(150)]
+        owners = {key_group(entry.key, MAX_PARALLELISM) // 8 for entry in found}
+        port = job.proxy.address[1]
+        job.proxy.shutdown(0.0)
+        job.subtasks[0].commit(1)
+        job.proxy = ClientProxy(EndpointOptions(ports=str(port)))
+        job.proxy.set_location_oracle("job", job)
+        job.proxy.start()
+        found += list(scan)
+    assert [(entry.key, entry.namespace) for entry in found] == in_order(KEYS)
+    assert owners == {0} and {entry.view.epoch for entry in found} == {0}
 
 
 def test_a_scan_goes_on_at_a_new_owner(client: Any, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
