@@ -127,6 +127,12 @@ def test_what_is_no_metrics_of_qstate_is_one_line() -> None:
             (b"HTTP/1.0 200 OK\r\n\r\nother_total 1\n", "not of a qstate job"),
             (b"HTTP/1.0 200 OK\r\n\r\nqstate_up{ 1\n", "no metrics at"),
             (b"HTTP/1.0 200 OK\r\n\r\nqstate_up \xff\n", "no metrics at"),
+            (b'HTTP/1.0 200 OK\r\n\r\nqstate_up 1\nqstate_epoch{subtask="x"} 1\n', "the subtask 'x'"),
+            (b'HTTP/1.0 200 OK\r\n\r\nqstate_up 1\nqstate_epoch{subtask="' + b"9" * 5000 + b'"} 1\n', "subtask '9999"),
+            (b"HTTP/1.0 200 OK\r\n\r\nqstate_up 1\nqstate_epoch NaN\n", "qstate_epoch has the value nan"),
+            (b"HTTP/1.0 200 OK\r\n\r\nqstate_up 1\nqstate_timers +Inf\n", "the value inf"),
+            (b"HTTP/1.0 200 OK\r\n\r\nqstate_up 1\nqstate_request_seconds_bucket 1\n", "'le'"),
+            (b'HTTP/1.0 200 OK\r\n\r\nqstate_up 1\nqstate_request_seconds_bucket{le="x"} 1\n', "'x'"),
             (b"HTTP/1.0 404 Not Found\r\n\r\n", "404"),
             (b"nonsense", "no metrics at"),
         ):

@@ -6,6 +6,7 @@ It prints nothing. What it reads may be anything: it is bounded, and its text is
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ TIMEOUT_S = 5.0
 #: A job with a thousand subtasks has about 3 MiB.
 MOST_BYTES = 64 << 20
 PERCENTILE = 0.99
+#: Of the number of a subtask.
+MOST_DIGITS = 9
 
 _Labels = frozenset[tuple[str, str]]
 
@@ -144,12 +147,25 @@ def _parser() -> Any:
 
 
 def _samples(parser: Any, text: str) -> dict[str, dict[_Labels, float]]:
+    """The samples of qstate's metrics. Raises `ValueError`, `KeyError` for what no process of qstate serves."""
     found: dict[str, dict[_Labels, float]] = {}
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = frozenset((name, _printable(value)) for name, value in sample.labels.items())
-            found.setdefault(sample.name, {})[labels] = float(sample.value)
+            if sample.name.startswith("qstate_"):
+                labels = frozenset((name, _printable(value)) for name, value in sample.labels.items())
+                found.setdefault(sample.name, {})[labels] = _checked(sample)
     return found
+
+
+def _checked(sample: Any) -> float:
+    """The value of a sample whose value and labels `compare` can compute with."""
+    value = float(sample.value)
+    subtask = sample.labels.get("subtask", "0")
+    if not math.isfinite(value) or not (subtask.isdecimal() and len(subtask) <= MOST_DIGITS):
+        raise ValueError(f"the metric {sample.name} has the value {value} for the subtask {_printable(subtask)!r:.80}")
+    if sample.name.endswith("_bucket"):
+        float(sample.labels["le"])
+    return value
 
 
 def _printable(text: str) -> str:
