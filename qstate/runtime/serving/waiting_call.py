@@ -33,6 +33,8 @@ class WaitingCall:
             call.deadline - reactor.clock(), partial(self._fail, FailureCode.DEADLINE_EXCEEDED)
         )
         call.on_cancel = partial(reactor.call_soon, self._fail, FailureCode.CANCELLED)
+        if call.cancelled:  # before there was something to call
+            call.on_cancel()
 
     def found(self, found: LocationTable | Sequence[Mapping[str, Any]] | QueryError) -> None:
         """The oracle's answer. Any thread."""

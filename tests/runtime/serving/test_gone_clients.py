@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from qstate.errors import FailureCode
-from qstate.protocol import Values
+from qstate.protocol import Describe, Locate, Values
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.feeds import History, put
-from tests.runtime.serving.oracles import TableOracle, owner, table
+from tests.runtime.serving.oracles import PendingOracle, TableOracle, owner, table
 from tests.runtime.serving.raw_client import RawClient, failure_code, wait_until
 from tests.runtime.serving.test_polls import send_poll
 
@@ -90,3 +90,22 @@ def test_polls_of_many_keys_cost_what_they_hold(served: Served, start_server: Se
         number = send_poll(waiting, served.state_id, keys=keys, from_epoch=1, wait_ms=WEEKS_MS, deadline_ms=WEEKS_MS)
         assert failure_code(waiting.answer_to(number)) == FailureCode.OVERLOADED
         assert isinstance(client.get(served.state_id, "JFK"), Values)
+
+
+def test_gets_and_look_ups_of_clients_that_are_gone_do_not_wait(served: Served) -> None:
+    """For an epoch that never comes, and for an oracle that does not answer."""
+    oracle = PendingOracle()
+    served.proxy.set_location_oracle("silent", oracle)
+    with RawClient(served.proxy.address) as gone:
+        options = {"min_epoch": 1 << 40}
+        for _ in range(MOST // 4):
+            gone.send_get(("job", "lastTemperature"), "JFK", options=options, deadline_ms=WEEKS_MS)
+            gone.send_get(("silent", "lastTemperature"), "JFK", deadline_ms=WEEKS_MS)
+            number = gone.connection.next_id()
+            gone.sock.sendall(gone.connection.send(Locate(number, WEEKS_MS, "silent", "lastTemperature")))
+            number = gone.connection.next_id()
+            gone.sock.sendall(gone.connection.send(Describe(number, WEEKS_MS, "silent")))
+        wait_until(lambda: served.in_flight >= MOST, "the requests have arrived")
+    wait_until(lambda: served.in_flight == 0, "the requests are given up")
+    with RawClient(served.proxy.address) as client:
+        assert isinstance(client.get(("job", "lastTemperature"), "JFK"), Values)
