@@ -22,7 +22,7 @@ import pytest
 
 from qstate.client import QueryableStateClient
 from qstate.errors import QueryError, Unauthenticated
-from qstate.protocol import frame
+from qstate.protocol.codec import frame
 from qstate.runtime.serving.metrics import MetricsServer
 from tests.cli.test_command_line import run
 from tests.gateway.running_gateway import running_gateway

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qstate.errors import FailureCode
-from qstate.protocol import Describe, Locate, Values
+from qstate.protocol.messages import Describe, Locate, Values
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer

@@ -8,7 +8,7 @@ and a poll that waits must not keep other requests from being answered.
 
 from __future__ import annotations
 
-from qstate.protocol import Poll
+from qstate.protocol.messages import Poll
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES
 
