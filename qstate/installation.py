@@ -237,6 +237,10 @@ def _package(feature: str, name: str, lowest: str, beyond: str | None) -> Findin
         if find_spec(name) is not None:
             return Finding(feature, name, "found, of an unknown version")
         return Finding(feature, name, _NOT_INSTALLED, install)
+    if name in (PYSPARK, PYSPARK_CLIENT) and find_spec(PYSPARK) is None:
+        # The other distribution was uninstalled, and with it the files of this one.
+        remedy = f"pip uninstall {name}, then {install}"
+        return Finding(feature, name, f"{found} is installed without its package {PYSPARK}", remedy)
     release = _release(found)
     if release < _release(lowest) or (beyond is not None and release >= _release(beyond)):
         wanted = f">= {lowest}" + (f" and < {beyond}" if beyond else "")

@@ -185,12 +185,12 @@ def test_requirements_of_a_feature_are_checked_too() -> None:
 def check_with(tmp_path: Path) -> Callable[..., list[installation.Finding]]:
     """`check_with({"pyspark": "4.2.0"}, "spark")`: the check of these features where only these packages are."""
 
-    def check(packages: dict[str, str], *features: str) -> list[installation.Finding]:
+    def check(packages: dict[str, str], *features: str, files: bool = True) -> list[installation.Finding]:
         for name, version in packages.items():
             metadata = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
             metadata.parent.mkdir()
             metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-            if name.startswith("pyspark"):
+            if name.startswith("pyspark") and files:
                 (tmp_path / "pyspark").mkdir(exist_ok=True)
         isolated = [sys.executable, "-I", "-S", "-c", CHECK_IN_A_PROCESS]
         answer = subprocess.run([*isolated, str(ROOT), str(tmp_path), *features], capture_output=True, check=True)
@@ -244,6 +244,16 @@ def test_pyspark_beside_pyspark_client_is_named_because_they_overwrite_each_othe
     (bad,) = [finding for finding in findings if finding.needed and not finding.good and finding.subject != "Java"]
     assert bad.found == "4.2.0 is installed beside pyspark 4.2"
     assert "pip uninstall pyspark pyspark-client" in bad.remedy
+
+
+def test_a_pyspark_whose_files_another_one_took_along_is_named(
+    check_with: Callable[..., list[installation.Finding]],
+) -> None:
+    packages = lowest("core", "connect") | {"pyspark-client": "4.2.0"}
+    del packages["pyspark"]  # uninstalled, with the files of both
+    (bad,) = [finding for finding in check_with(packages, "connect", files=False) if not finding.good]
+    assert (bad.subject, bad.found) == ("pyspark-client", "4.2.0 is installed without its package pyspark")
+    assert bad.remedy.startswith("pip uninstall pyspark-client, then pip install")
 
 
 def test_the_packages_of_spark_connect_are_those_of_its_extra() -> None:
