@@ -17,9 +17,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from qstate.errors import ClosedError, ConfigError, JobError
+from qstate.client import ClientTls
+from qstate.errors import ClosedError, ConfigError, JobError, TlsFailed, Unauthenticated
 from qstate.spark.plan.columns import StreamColumns
 from qstate.spark.sessions.executor_check import ExecutorCheck
+from tests.certificates import Authority
 from tests.project.documentation import Page
 from tests.spark.connect_server import remote_session
 from tests.spark.functions_under_test import Gaps, Total
@@ -38,10 +40,15 @@ def url_of(spark: Any) -> str:
     return f"sc://{spark.client._builder.endpoint}"
 
 
+def events_of(spark: Any) -> bytes:
+    """What Spark's event log has of the server."""
+    log = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file:"))
+    return b"".join(path.read_bytes() for path in log.rglob("*") if path.is_file())
+
+
 def assert_not_in_events(spark: Any, secret: bytes) -> None:
     """Spark's event log has the operator's plan, but not the job's key: neither as it is nor in Base64."""
-    log = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file:"))
-    events = b"".join(path.read_bytes() for path in log.rglob("*") if path.is_file())
+    events = events_of(spark)
     assert b"MapInArrow" in events
     key = secret.partition(b"PRIVATE KEY-----")[2]
     shifted = (b64encode(b" " * shift + key)[4:-4] for shift in range(3))
@@ -82,14 +89,41 @@ def test_a_job_is_queried_stopped_and_restarted_with_its_state(
     assert written == sum(table.num_rows for table in TABLES)
 
 
-def test_the_program_of_the_page_runs(connect_spark: Any, tmp_path: Path) -> None:
+def test_the_query_port_takes_tls_and_the_token_of_the_job_only(
+    connect_spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("a-secret")
+    token.chmod(0o600)
+    job = job_of(
+        connect_spark,
+        auth_token_file=str(token),
+        tls_certificate_file=authority.issue("127.0.0.1", "localhost"),
+        tls_ca_file=authority.file,
+    )
+    sink = job.key_by(stream_of(connect_spark, TABLES[0]).read(), "key").as_queryable_state("last", uid="last")
+    sink.start().processAllAvailable()
+    key = TABLES[0]["key"][0].as_py()
+    known = ClientTls(authority.file)
+    for direct in (False, True):
+        assert client_of(job, tls=known, token="a-secret", direct=direct).get("job", "last", key).value()
+    with pytest.raises(Unauthenticated):
+        client_of(job, tls=known, token="another").get("job", "last", key)
+    with pytest.raises(TlsFailed):
+        client_of(job, token="a-secret").get("job", "last", key)
+    assert_not_in_events(connect_spark, job.manager.secret)
+    assert b"a-secret" not in events_of(connect_spark)
+
+
+def test_the_program_of_the_page_runs_with_pyspark_client_alone(connect_spark: Any, tmp_path: Path) -> None:
     (block,) = [one for one in PAGE.blocks if one.language == "python"]
     assert block.title is not None
     program = tmp_path / block.title
     program.write_text(block.text.replace("sc://localhost", url_of(connect_spark)))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     shown = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, "-m", "tests.spark.as_pyspark_client", str(program)],
         cwd=tmp_path,
         env={**environment, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from qstate.config import JobConfig
@@ -86,5 +85,6 @@ class ClassicSession(JobSession):
         context: Any = self._spark.sparkContext._jsc
         try:
             context.sc().listenerBus().waitUntilEmpty(int(timeout_s * 1000))
-        except Py4JJavaError as exc:
-            log.warning("Spark's listeners are behind, so the last epochs may be missing: %s", exc.java_exception)
+        except Exception as exc:  # of py4j, which pyspark-client does without
+            reason = getattr(exc, "java_exception", exc)
+            log.warning("Spark's listeners are behind, so the last epochs may be missing: %s", reason)
