@@ -62,7 +62,7 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
             ) as cached,
             ChangeReader(JOB, monkey.proxies, expected.totals, checkpoint) as subscriber,
         ):
-            address = monkey.run(timeout_s=60 + 20 * len(faults))
+            address = monkey.run(timeout_s=180 + 20 * len(faults))
             last = len(tables) - 1
             assert subscriber.wait_for(last, 60.0), f"changes up to epoch {subscriber.complete} of {last}"
         for isolation in ("live", "committed"):
