@@ -10,6 +10,7 @@ import json
 import math
 import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -90,6 +91,12 @@ def write(root: Path) -> Path:
     write_final(job.root, {QUERY: LAST - 1})
     write_savepoint(open_source(str(job.root)), root / "savepoint")
     return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def deep_enough() -> None:
+    """Raise the recursion limit as the command does: Hypothesis objects when that happens in one of its tests."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), cli.DEEPEST))
 
 
 @pytest.fixture(scope="module")
