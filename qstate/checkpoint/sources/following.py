@@ -10,7 +10,7 @@ that it began with. Otherwise the caller must begin again with the state as of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,11 @@ class FollowedLog:
     def declared(self) -> States:
         """The schemas that the newest writer opened the log with."""
         return self._opened_with
+
+    @property
+    def snapshots(self) -> Collection[int]:
+        """The epochs of the snapshots, with that of the one that the log began with."""
+        return self._bases.keys()
 
     @property
     def latest(self) -> int:
@@ -246,11 +251,11 @@ class FollowedOperator:
     def proved(self) -> int:
         """The newest epoch that these logs prove committed, for every operator of the query. -1 when there is none.
 
-        If one subtask has sealed an epoch, Spark has committed the one before it.
+        If one subtask has sealed an epoch, Spark has committed the one before it. Snapshots are of committed epochs.
         """
         begun = max((log.latest for log in self.logs), default=NO_EPOCH)
-        found = [epoch for log in self.logs for epoch in log.epochs() if epoch < begun]
-        return max([*found, *(log.given for log in self.logs)], default=NO_EPOCH)
+        found = [epoch for log in self.logs for epoch in log.epochs() if epoch < begun or epoch in log.snapshots]
+        return max(found, default=NO_EPOCH)
 
     def final(self, committed: int) -> int:
         """The newest epoch up to `committed` that all subtasks have, -1 when there is none."""

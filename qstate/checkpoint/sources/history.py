@@ -171,9 +171,8 @@ class JobHistory(StateSource):
 
     def _begun(self, uid: str, query: str, chains: Sequence[tuple[KeyGroupRange, Chain]], final: int) -> StoredOperator:
         latest = [NO_EPOCH if epoch is None else epoch for epoch in (chain.latest() for _, chain in chains)]
-        # If one subtask has sealed an epoch, Spark has committed the one before it.
         begun = max(latest, default=NO_EPOCH)
-        committed = max((final, *(_before(chain, begun) for _, chain in chains)))
+        committed = max((final, *(_proved(chain, begun) for _, chain in chains)))
         missing = _missing(chains, self._every_group())
         restored = [base.epoch for _, chain in chains for base in _restored(chain)]
         gone = self.manifest.restored_from is not None and self._origin is None
@@ -397,10 +396,15 @@ def _restored(chain: Chain) -> Iterator[Snapshot]:
     yield from (base for base in chain.bases if base is not None and base.sequence == 0)
 
 
-def _before(chain: Chain, epoch: int) -> int:
-    """The newest epoch before this one that was sealed in a history; the epoch that it began with does not count."""
+def _proved(chain: Chain, begun: int) -> int:
+    """The newest epoch that a history proves committed; the epoch that it began with does not count.
+
+    If one subtask has sealed epoch `begun`, Spark has committed the one before it. Snapshots are of committed epochs.
+    """
     begun_with = {base.epoch for base in _restored(chain)}
-    return max((one for one in _epochs(chain) if one < epoch and one not in begun_with), default=NO_EPOCH)
+    found = [base.epoch for base in chain.bases if base is not None]
+    found += [segment.epoch for segment in chain.segments if segment.epoch < begun]
+    return max((one for one in found if one not in begun_with), default=NO_EPOCH)
 
 
 def _reached(chain: Chain, upto: int) -> int:

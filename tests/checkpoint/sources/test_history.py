@@ -17,6 +17,7 @@ from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.merge import merged_parts
 from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory, write_final
 from qstate.checkpoint.sources.entries import read_entries
+from qstate.checkpoint.sources.following import FollowedOperator
 from qstate.checkpoint.sources.history import JobHistory, in_one_form
 from qstate.checkpoint.sources.origins import open_source, origin_of
 from qstate.checkpoint.sources.savepoint import Savepoint, write_savepoint
@@ -62,6 +63,19 @@ def test_epoch_is_final_when_spark_said_so_or_began_the_next(job: StoredJob) -> 
     assert (stored.epoch, stored.sealed, stored.committed) == (1, 2, 1)
     (job.root / FINAL_FILE).write_text("damaged")
     assert open_source(str(job.root)).operators()[UID] == stored
+
+
+def test_snapshot_proves_that_its_epoch_is_committed(job: StoredJob) -> None:
+    """The job takes it when the driver has told it so, and the driver may not have recorded that yet."""
+    job.run(range(3), commit=False)
+    assert open_source(str(job.root)).operators()[UID].committed == 1
+    job.snapshot(retained=1)
+    stored = open_source(str(job.root)).operators()[UID]
+    assert (stored.epoch, stored.committed) == (2, 2)
+    assert held(open_source(str(job.root)), 2) == state_after(2)
+    followed = FollowedOperator(job.root, UID)
+    followed.look(job.manifest)
+    assert followed.proved == 2
 
 
 def test_committed_epoch_that_cannot_be_read_any_more_shows(job: StoredJob) -> None:
