@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -21,6 +20,7 @@ from qstate.tls import ServerTls
 from qstate.values.text_forms import parse_key, parse_namespace, printable
 from tests.certificates import Authority
 from tests.cli.test_command_line import assert_one_line_error, run
+from tests.closed_port import closed_port
 from tests.project.served_job import CONTENTS, serve
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -54,11 +54,11 @@ def test_value_of_every_kind_is_printed(proxy: str, state: str) -> None:
 
 
 def test_another_proxy_is_asked_when_one_does_not_answer(proxy: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        nobody = f"127.0.0.1:{closed.getsockname()[1]}"
-    for proxies in ([nobody, proxy], [proxy, nobody]):
-        options = [part for one in proxies for part in ("--proxy", one)]
-        assert run("get", "nyc", "lastTemperature", "JFK", *options).stdout == "71.06\n"
+    with closed_port() as port:
+        nobody = f"127.0.0.1:{port}"
+        for proxies in ([nobody, proxy], [proxy, nobody]):
+            options = [part for one in proxies for part in ("--proxy", one)]
+            assert run("get", "nyc", "lastTemperature", "JFK", *options).stdout == "71.06\n"
 
 
 def test_value_is_printed_as_text_without_json(proxy: str) -> None:
@@ -135,12 +135,11 @@ def test_demands_are_made(proxy: str) -> None:
 
 
 def test_fallback_is_asked_for_committed_values_only(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        gone = f"127.0.0.1:{reserved.getsockname()[1]}"
-    with serve(tmp_path, committed=True) as (host, port):
+    with closed_port() as closed, serve(tmp_path, committed=True) as (host, port):
+        gone = f"127.0.0.1:{closed}"
         ways = ("--proxy", gone, "--fallback", gone, "--fallback", f"{host}:{port}")
-        answer = run("get", "nyc", "lastTemperature", "JFK", "--isolation", "committed", *ways)
-        assert (answer.returncode, answer.stdout) == (cli.SUCCESS, "71.06\n")
+        answer = run("get", "nyc", "lastTemperature", "JFK", "--isolation", "committed", "--timeout", "30", *ways)
+        assert (answer.returncode, answer.stdout) == (cli.SUCCESS, "71.06\n"), answer.stderr
         assert "lastTemperature" in run("states", "nyc", *ways).stdout
         live = run("get", "nyc", "lastTemperature", "JFK", "--timeout", "0.3", *ways)
         assert_one_line_error(live, "cannot connect to")
@@ -159,9 +158,8 @@ def test_invalid_address_is_refused(address: str) -> None:
 
 
 def test_an_address_without_a_listener_is_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    assert_one_line_error(run("jobs", "--proxy", f"127.0.0.1:{port}", "--timeout", "1"), "cannot connect to")
+    with closed_port() as port:
+        assert_one_line_error(run("jobs", "--proxy", f"127.0.0.1:{port}", "--timeout", "1"), "cannot connect to")
 
 
 def test_unknown_host_is_one_line() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.runtime.job.job_directory import JobDirectory
 from qstate.runtime.job.new_history import begin_new_history
 from qstate.standby import Standby
+from tests.closed_port import closed_port
 from tests.remote import careless
 from tests.remote.s3_server import S3Server
 from tests.runtime.job.functions import Totals
@@ -120,12 +120,11 @@ def test_directory_that_no_driver_has_closed_gets_no_new_history(s3: S3Server, u
 
 
 def test_missing_store_is_a_clear_error(s3: S3Server, url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(ConfigError, match=rf"checkpoint_dir {url} cannot be read: .*Could not connect.*:{port}"):
-        job_directory_of(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
-    with pytest.raises(ConfigError, match=r"checkpoint_dir s3://no-bucket/x cannot be written: .*bucket"):
-        job_directory_of("s3://no-bucket/x", s3.options)
+    with closed_port() as port:
+        with pytest.raises(ConfigError, match=rf"checkpoint_dir {url} cannot be read: .*Could not connect.*:{port}"):
+            job_directory_of(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
+        with pytest.raises(ConfigError, match=r"checkpoint_dir s3://no-bucket/x cannot be written: .*bucket"):
+            job_directory_of("s3://no-bucket/x", s3.options)
 
 
 def test_store_without_conditional_writes_is_refused_as_checkpoint_dir(s3: S3Server, url: str) -> None:

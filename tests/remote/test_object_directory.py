@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +15,7 @@ from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.checkpoint.storage.object_directory import SMALL_BYTES, ObjectDirectory
 from qstate.checkpoint.storage.remote_file import BODY_BYTES, EDGE_BYTES, RemoteFile
 from qstate.errors import ConfigError
+from tests.closed_port import closed_port
 from tests.remote import careless
 from tests.remote.s3_server import BUCKET, S3Server
 
@@ -154,27 +154,25 @@ def test_a_store_with_conditional_writes_is_accepted(files: Directory) -> None:
 
 
 def test_a_store_that_cannot_be_reached_is_an_error_of_the_system(s3: S3Server, url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    files = open_directory(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
-    for call in (
-        files.names,
-        lambda: files.exists("x"),
-        lambda: files.read("x", 1 << 20),
-        lambda: files.replace("x", b""),
-    ):
-        with pytest.raises(OSError, match="Could not connect"):
-            call()
+    with closed_port() as port:
+        files = open_directory(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
+        for call in (
+            files.names,
+            lambda: files.exists("x"),
+            lambda: files.read("x", 1 << 20),
+            lambda: files.replace("x", b""),
+        ):
+            with pytest.raises(OSError, match="Could not connect"):
+                call()
 
 
 def test_failed_upload_may_or_may_not_have_taken_the_name(s3: S3Server, url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    files = open_directory(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
-    with pytest.raises(OSError, match="Could not connect"):
-        put(files, "one", b"1")
-    with pytest.raises(OSError, match="may still arrive"):
-        files.exists("one")
+    with closed_port() as port:
+        files = open_directory(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
+        with pytest.raises(OSError, match="Could not connect"):
+            put(files, "one", b"1")
+        with pytest.raises(OSError, match="may still arrive"):
+            files.exists("one")
 
 
 def test_a_missing_bucket_is_an_error_when_written_to(s3: S3Server) -> None:

@@ -19,6 +19,7 @@ from qstate.runtime.routing.location import Owner
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.sharing.forwarded import FIRST
 from qstate.runtime.serving.state_server import StateServer
+from tests.closed_port import closed_port
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import BrokenOracle, PendingOracle, RefusingOracle, TableOracle, owner, table
 from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, failure_code, value, wait_until
@@ -31,12 +32,6 @@ LOWER, UPPER = KeyGroupRange(0, 64), KeyGroupRange(64, MAX_PARALLELISM)
 
 def serve(registry: StateRegistry, server: StateServer, served: StateInstance) -> Owner:
     return owner(served, server.address, registry.register(served))
-
-
-def dead_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -162,12 +157,15 @@ def test_keys_without_an_owner_wait_for_one_until_the_deadline(
     assert isinstance(answer, Values) and answer.results == (value(ENTRIES[homeless]),)
 
 
-def test_unreachable_owner_is_no_owner_within_the_deadline(start_proxy: ProxyFactory, served: StateInstance) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "host.invalid"])
+def test_unreachable_owner_is_no_owner_within_the_deadline(
+    start_proxy: ProxyFactory, served: StateInstance, host: str
+) -> None:
     proxy = start_proxy()
-    gone = table(served, Owner(EVERYTHING, "127.0.0.1", dead_port(), b"1" * 16))
-    unresolvable = table(served, Owner(EVERYTHING, "host.invalid", 9067, b"1" * 16))
-    for location in (gone, unresolvable):
-        proxy.set_location_oracle("job", TableOracle(lastTemperature=location))
+    with closed_port() as port:
+        proxy.set_location_oracle(
+            "job", TableOracle(lastTemperature=table(served, Owner(EVERYTHING, host, port, b"1" * 16)))
+        )
         with RawClient(proxy.address) as client:
             started = time.monotonic()
             assert failure_code(client.get(TARGET, "key 1", deadline_ms=300)) in (
