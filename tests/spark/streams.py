@@ -20,10 +20,17 @@ LOCAL, LOCAL_WITH_RETRIES, LOCAL_CLUSTER = "local[2]", "local[2,4]", "local-clus
 
 def start_spark(master: str) -> SparkSession:
     """A session on this master, small and quiet. A session on another master is stopped first."""
-    active = SparkSession.getActiveSession()
-    if active is not None and active.sparkContext.master != master:
-        active.stop()
-    session = (
+    session = _session(master)
+    if session.sparkContext.master != master:  # an earlier test's, which need not be the active one of this thread
+        session.stop()
+        session = _session(master)
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _session(master: str) -> SparkSession:
+    """A new session, or the one that there is."""
+    return (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -36,8 +43,6 @@ def start_spark(master: str) -> SparkSession:
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 class FileStream:
