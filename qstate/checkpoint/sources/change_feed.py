@@ -395,9 +395,11 @@ class _Window:
         for block in self._blocks:
             for group, size in zip(block.groups, _sizes(block), strict=True):
                 of_groups[group] += size
-        while self.size > self._most_bytes and len(of_groups) > 1:
-            self.stop = max(of_groups)
-            self.size -= of_groups.pop(self.stop)
+        for group in sorted(of_groups, reverse=True)[:-1]:
+            if self.size <= self._most_bytes:
+                break
+            self.stop = group
+            self.size -= of_groups[group]
         kept = KeyGroupRange(self._first, self.stop)
         self._blocks = [block.within(kept) for block in self._blocks]
 

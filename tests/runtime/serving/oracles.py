@@ -8,7 +8,9 @@ from typing import Any
 
 from qstate.errors import QueryError, UnknownState
 from qstate.runtime.routing.location import LocationTable, Owner
-from qstate.runtime.serving.registry import StateInstance
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.readers import MAX_PARALLELISM
 
 Located = Callable[[LocationTable | QueryError], None]
@@ -36,6 +38,14 @@ class TableOracle:
 
     def describe(self, reply: Described) -> None:
         reply([found.state for found in self.tables.values() if isinstance(found, LocationTable)])
+
+
+def serve(proxy: ClientProxy, registry: StateRegistry, server: StateServer, state_id: bytes) -> None:
+    """Let the proxy find a registered state at the server."""
+    found = registry.lookup(state_id)
+    assert found is not None
+    at = owner(found, server.address, state_id)
+    proxy.set_location_oracle(found.job, TableOracle(**{found.name: table(found, at)}))
 
 
 class PendingOracle:

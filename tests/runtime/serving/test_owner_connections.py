@@ -13,7 +13,7 @@ from qstate.runtime.serving.forwarding.owner_connections import MOST_APART
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
-from tests.runtime.serving.oracles import TableOracle, owner, table
+from tests.runtime.serving.oracles import serve
 from tests.runtime.serving.raw_client import RawClient, wait_until
 from tests.runtime.serving.readers import GatedReader, instance
 
@@ -35,11 +35,8 @@ def start(
     reader: GatedReader, registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
 ) -> Iterator[tuple[ClientProxy, ExitStack]]:
     """A proxy that forwards to the server, and what ends its clients."""
-    state_id = registry.register(instance(reader))
-    found = registry.lookup(state_id)
-    assert found is not None
     proxy = start_proxy(peer_token=b"proxies", token=b"clients")
-    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(found, owner(found, server.address, state_id))))
+    serve(proxy, registry, server, registry.register(instance(reader)))
     with ExitStack() as clients:
         yield proxy, clients
 
@@ -78,10 +75,7 @@ def test_proxy_that_cannot_prove_itself_has_one_connection(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory
 ) -> None:
     server, proxy = start_server(), start_proxy()
-    state_id = registry.register(instance(GatedReader({"free": 1}, [])))
-    found = registry.lookup(state_id)
-    assert found is not None
-    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(found, owner(found, server.address, state_id))))
+    serve(proxy, registry, server, registry.register(instance(GatedReader({"free": 1}, []))))
     for source in ("127.0.0.1", "127.0.0.2"):
         with RawClient(proxy.address, source=source) as client:
             assert isinstance(client.get(STATE, "free"), Values)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from time import thread_time
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from qstate.backends.contract import Isolation
 from qstate.errors import Detail, FailureCode, MalformedRequest, QueryError, WrongKeyType
@@ -28,6 +28,9 @@ from qstate.runtime.serving.location_cache import LocationCache
 from qstate.runtime.serving.owner_connection import OwnerConnection
 
 __all__ = ["ProxiedGet", "ProxiedPart", "ProxiedPoll", "ProxiedScan", "Router", "asked_table"]
+
+
+Fitting = TypeVar("Fitting", GetPart, Scan)
 
 
 class Router(Protocol):
@@ -174,6 +177,17 @@ class Proxied(Requester):
     def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
         self._finish(message._replace(id=self._call.request.id))
 
+    def _fitting(self, request: Fitting, request_id: int, command: Ask | LookUp, now: float) -> Fitting:
+        """The request for an owner: its answer has to fit the client's frames, too."""
+        assert isinstance(command, Ask)
+        most_bytes = min(request.max_bytes, self._call.most_bytes)
+        return request._replace(
+            id=request_id,
+            deadline_ms=self._left_ms(now),
+            target=command.owner.state_id,
+            options={**request.options, "max_bytes": most_bytes},
+        )
+
     def _conclude(self, end: Routed | Refuse) -> None:
         if isinstance(end, Routed):
             self._finish(Values(self._call.request.id, end.epochs, end.results, end.fingerprint))
@@ -260,15 +274,7 @@ class ProxiedPart(ProxiedKeys):
     _request: GetPart
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> GetPart:
-        assert isinstance(command, Ask)
-        # The part has to fit the client's frames, too.
-        most_bytes = min(self._request.max_bytes, self._call.most_bytes)
-        return self._request._replace(
-            id=request_id,
-            deadline_ms=self._left_ms(now),
-            target=command.owner.state_id,
-            options={**self._request.options, "max_bytes": most_bytes},
-        )
+        return self._fitting(self._request, request_id, command, now)
 
 
 class ProxiedRange(Proxied):
@@ -310,15 +316,7 @@ class ProxiedScan(ProxiedRange):
     _request: Scan
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Scan:
-        assert isinstance(command, Ask)
-        # The page has to fit the client's frames, too.
-        most_bytes = min(self._request.max_bytes, self._call.most_bytes)
-        return self._request._replace(
-            id=request_id,
-            deadline_ms=self._left_ms(now),
-            target=command.owner.state_id,
-            options={**self._request.options, "max_bytes": most_bytes},
-        )
+        return self._fitting(self._request, request_id, command, now)
 
 
 class ProxiedPoll(ProxiedRange):

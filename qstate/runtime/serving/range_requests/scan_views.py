@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from secrets import token_bytes
 from threading import Lock
 
-from qstate.backends.contract import StateScan
+from qstate.backends.contract import Isolation, StateScan
 from qstate.errors import Overloaded, ScanExpired
 
 __all__ = ["IDLE_S", "LAST_PAGE_S", "LEAST_S", "MOST_EPOCHS", "MOST_VIEWS", "ScanViews", "View"]
@@ -33,8 +33,6 @@ LAST_PAGE_S = 5.0
 LEAST_S = 10.0
 RETRY_AFTER_MS = 1000
 _VIEW_BYTES = 8
-#: The isolation of views that are of an epoch.
-COMMITTED = "committed"
 
 
 class View:
@@ -76,7 +74,7 @@ class ScanViews:
         if len(views) >= MOST_VIEWS and not self._close_rested([[view] for view in views]):
             raise Overloaded(reason="too many scans of the state are open", retry_after_ms=RETRY_AFTER_MS)
         scan = scan_of()
-        if isolation == COMMITTED and not self._has_room_for(scan.epoch, views):
+        if isolation == Isolation.COMMITTED.value and not self._has_room_for(scan.epoch, views):
             scan.close()
             raise Overloaded(reason="scans of too many epochs are open", retry_after_ms=RETRY_AFTER_MS)
         view = View(self._state_id + token_bytes(_VIEW_BYTES), isolation, scan)
@@ -88,7 +86,7 @@ class ScanViews:
         """Whether a committed view of this epoch can be added, if need be in the place of those of another epoch."""
         of_epochs: dict[int, list[View]] = {}
         for view in views:
-            if view.isolation == COMMITTED:
+            if view.isolation == Isolation.COMMITTED.value:
                 of_epochs.setdefault(view.scan.epoch, []).append(view)
         return epoch in of_epochs or len(of_epochs) < MOST_EPOCHS or self._close_rested(list(of_epochs.values()))
 
