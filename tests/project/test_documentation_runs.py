@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 import uvicorn
 
+from qstate.client import QueryableStateClient
 from qstate.errors import JobError, QueryError
 from qstate.runtime.serving.access.access_file import AccessFile
 from qstate.spark import Job
@@ -30,6 +31,7 @@ from tests.spark.streams import LOCAL, FileStream, start_spark, until
 
 README = Page("README.md")
 QUERY = Page("docs/how-to/query-state.md")
+COOKBOOK = Page("docs/how-to/cookbook.md")
 FOLLOW = Page("docs/how-to/follow-changes.md")
 CHOOSE = Page("docs/how-to/choose-a-backend.md")
 LATEST_ROW = Page("docs/how-to/latest-row.md")
@@ -49,6 +51,7 @@ AVAILABLE = Page("docs/how-to/high-availability.md")
 ACTED_OUT = {
     README,
     QUERY,
+    COOKBOOK,
     FOLLOW,
     DATAFRAME,
     CHOOSE,
@@ -121,6 +124,20 @@ def test_query_state(tmp_path: Path) -> None:
         "71.06\n",
         "71.06\n",
     ]
+
+
+def test_cookbook(tmp_path: Path) -> None:
+    namespace = _namespace()
+    for block in COOKBOOK.programs():
+        run_program(COOKBOOK, block, namespace)
+    features: Any = namespace["Features"]
+    features_of: Any = namespace["features_of"]
+    contents = {"features": {"ada": {"orders": 2, "spent": 30.0}}}
+    with (
+        serve(tmp_path, job="features", contents=contents) as proxy,
+        QueryableStateClient(*proxy) as client,
+    ):
+        assert features_of(client, ["ada", "bob"]) == {"ada": features(2, 30.0), "bob": None}
 
 
 def test_follow_changes(tmp_path: Path) -> None:
