@@ -26,6 +26,7 @@ LIVE = {"job": "alerts", "state": "last"}
         ({**LIVE, "token": "secret"}, "token_file"),
         ({**LIVE, "epoch": "3"}, "only for stored state"),
         ({**LIVE, "storage.anon": "true"}, "only for stored state"),
+        ({**LIVE, "changeStartEpoch": "3"}, "only for the change feed; add"),
         ({**LIVE, "keys": "[]", "prefix": "J"}, "not both"),
         ({**LIVE, "isolation": "dirty"}, "live or committed"),
         ({"state": "last", "path": "x", "isolation": "live"}, "not for stored state"),

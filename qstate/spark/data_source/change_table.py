@@ -28,6 +28,8 @@ class ChangeTable(FeedReader, DataSourceReader):
             raise ConfigError("only committed changes are kept: leave isolation out")
         if options.keys:
             raise ConfigError("the change feed takes a prefix or a namespace; select keys with where(...)")
+        if options.maxepochspertrigger:
+            raise ConfigError("maxEpochsPerTrigger is for a stream: give changeEndEpoch")
         begin = options.number("changestartepoch")
         if begin is None:
             raise ConfigError("give the first epoch: .option('changeStartEpoch', ...); or use spark.readStream")
@@ -42,4 +44,5 @@ class ChangeTable(FeedReader, DataSourceReader):
             until = span.epoch if self._end is None else min(span.epoch, self._end + 1)
             if self._begin < until:
                 parts.append(FeedPart(span.start, span.stop, self._begin, until, place.history))
-        return parts
+        # Spark plans a partition of its own where a reader has none.
+        return parts or [FeedPart(0, 0, self._begin, self._begin, None)]

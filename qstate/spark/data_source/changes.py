@@ -55,6 +55,8 @@ class FeedReader:
         """The rows of a part. Raises what the client raises, and `JobError`."""
         if part.begin is None:
             return self._snapshot(client, Span(part.start, part.stop, part.until), part.history)
+        if part.begin == part.until:
+            return iter(())
         return self._changes(client, Span(part.start, part.stop, part.begin), part.history, part.until)
 
     def _snapshot(self, client: FeedClient, span: Span, history: int | None) -> Iterator[StateRow]:

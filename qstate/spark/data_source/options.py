@@ -27,6 +27,7 @@ DEFAULT_ADDRESS = "localhost:9069"
 TOKEN_VARIABLE = "QSTATE_TOKEN"
 STORAGE_PREFIX = "storage."
 _SWITCHES = {"true": True, "false": False}
+_OF_CHANGES = frozenset(("changestartepoch", "changeendepoch", "maxepochspertrigger"))
 _SECRETS = ("token", "auth_token", "password")
 
 
@@ -99,6 +100,10 @@ class SourceOptions:
                 raise ConfigError(f"{', '.join(only_stored or ['storage'])}: only for stored state, as in .load(path)")
         elif unfit := given - {"state", "path", "key_columns", *only_stored}:
             raise ConfigError(f"{', '.join(sorted(unfit))}: not for stored state; select rows with where(...)")
+        if not self.changes and (unfit := given & _OF_CHANGES):
+            raise ConfigError(
+                f"{', '.join(sorted(unfit))}: only for the change feed; add .option('readChangeFeed', 'true')"
+            )
         if self.keys and self.prefix:
             raise ConfigError("give keys or a prefix, not both")
         if self.isolation not in ("", "live", "committed"):

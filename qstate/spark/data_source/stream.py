@@ -53,6 +53,8 @@ class ChangeStream(FeedReader, DataSourceStreamReader, SupportsTriggerAvailableN
             raise ConfigError("a stream is the change feed: add .option('readChangeFeed', 'true')")
         if options.isolation == "live":
             raise ConfigError("a stream has committed changes only: leave isolation out")
+        if options.changestartepoch or options.changeendepoch:
+            raise ConfigError("a stream begins with a snapshot: leave changeStartEpoch and changeEndEpoch out")
         if options.keys:
             raise ConfigError("a stream takes a prefix or a namespace; select keys with where(...)")
         super().__init__(options, wanted, AWAY)
