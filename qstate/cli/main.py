@@ -59,8 +59,7 @@ def program() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
-    if sys.stdout is None:  # the caller has closed it, and wants the exit code only
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for the life of the process
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # no value may fail because the terminal lacks its characters
             stream.reconfigure(errors="backslashreplace")
@@ -70,6 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
     return run(arguments)
+
+
+def _open_closed_streams() -> None:
+    """Open those of the standard streams that the caller has closed: `print` would write errors to the output."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for the life of the process
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -39,6 +39,27 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     assert (answer.returncode, answer.stderr) == (cli.ERROR, "qstate: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["get", "nyc", "lastTemperature", "JFK"], cli.SUCCESS),
+        (["scan", "nyc", "lastTemperature"], cli.SUCCESS),
+        (["get", "nyc", "colour", "JFK"], cli.ERROR),
+        (["shell"], cli.ERROR),
+        (["token", "--digest"], cli.ERROR),
+        (["get", "--nonsense"], cli.ERROR),
+    ],
+)
+def test_without_an_input_and_a_stream_of_errors_none_comes_as_output(
+    tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    with serve(tmp_path) as (host, port):
+        closing = ["sh", "-c", '"$@" <&- 2>&-', "sh", *COMMAND, *arguments]
+        environment = {**ENVIRONMENT, "QSTATE_PROXY": f"{host}:{port}"}
+        answer = subprocess.run(closing, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert (answer.returncode, answer.stderr, bool(answer.stdout)) == (code, "", code == cli.SUCCESS)
+
+
 @pytest.mark.parametrize(("key", "code"), [("JFK", cli.SUCCESS), ("XXX", cli.NO)])
 def test_without_an_output_the_exit_code_is_that_of_the_command(tmp_path: Path, key: str, code: int) -> None:
     with serve(tmp_path) as (host, port):
