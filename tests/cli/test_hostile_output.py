@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,12 @@ def test_csv_in_a_file_is_what_is_stored(proxy: str) -> None:
     records = list(csv.DictReader(io.StringIO(text, newline="")))
     kept = {key.replace("\x00", ""): value.replace("\x00", "") for key, value in KEYS.items()}
     assert {record["key"]: record["value"] for record in records} == kept
+
+
+def test_an_empty_text_is_a_record_of_its_own_in_csv(tmp_path: Path) -> None:
+    with serve(tmp_path, contents={"notes": {"JFK": ""}}) as (host, port):
+        text = run("get", "nyc", "notes", "JFK", "--format", "csv", "--proxy", f"{host}:{port}").stdout
+    assert list(csv.DictReader(io.StringIO(text, newline=""))) == [{"value": ""}]
 
 
 def test_a_table_has_a_line_for_each_key(proxy: str) -> None:

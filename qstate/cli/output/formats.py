@@ -82,7 +82,8 @@ class Printer:
                 self.flush()
         elif self._form == CSV:
             safe = shown if sys.stdout.isatty() else str
-            print(",".join(_quoted(safe(_cell(record[column]))) for column in self._columns))
+            line = ",".join(_quoted(safe(_cell(record[column]))) for column in self._columns)
+            print(line or '""')  # readers skip an empty line
         elif self._form == JSONL:
             print(json.dumps(record))
         else:
