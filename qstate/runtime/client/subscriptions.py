@@ -91,9 +91,14 @@ class StateChange(Struct, frozen=True):
         """
         return None if self._view is None else self._view.contents()
 
-    def read_as(self, typed: Callable[[ReadOnlyState], ReadOnlyState]) -> StateChange:
-        """The change with another view of its value."""
-        return self if self._view is None else replace(self, _view=typed(self._view))
+    def read_as(
+        self, typed: Callable[[ReadOnlyState], ReadOnlyState], map_key: Callable[[Any], Any] | None
+    ) -> StateChange:
+        """The change with another view of its value, and with its map's key in another form."""
+        view = None if self._view is None else typed(self._view)
+        if map_key is None or self.map_key is None:
+            return self if view is None else replace(self, _view=view)
+        return replace(self, _view=view, map_key=map_key(self.map_key))
 
 
 class Span(NamedTuple):

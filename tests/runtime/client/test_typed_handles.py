@@ -16,6 +16,7 @@ from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import ConfigError, SerializationError
 from qstate.protocol.messages import Get, Page, Scan, Values
 from qstate.runtime.client.results.typed_views import TypedViews
+from qstate.runtime.client.subscriptions import ChangeBatch, ChangeKind, StateChange
 from qstate.serializers import MessagePackSerializer, serializer_for
 from qstate.views import (
     ReadOnlyAggregatingState,
@@ -128,6 +129,22 @@ def test_a_value_of_another_type_is_an_error_when_it_is_read(declared: Any, stor
     found = typed(ReadOnlyValueState[declared], view("value", msgpack.packb(stored)))
     with pytest.raises(SerializationError, match=message):
         found.value()
+
+
+def test_an_entry_is_found_by_the_declared_key() -> None:
+    found = typed(ReadOnlyMapState[Level, float], view("map", msgpack.packb({"HIGH": 1.0})))
+    assert found.entries() == ((Level.HIGH, 1.0),)
+    assert (found.get(Level.HIGH), found.contains(Level.HIGH)) == (1.0, True)
+    assert (found.get(Level.LOW), found.contains(Level.LOW)) == (None, False)
+
+
+def test_a_change_of_an_entry_has_the_declared_key() -> None:
+    views = TypedViews(ReadOnlyMapState[Level, float], "job", "s")
+    value = view("value", msgpack.packb(1.0))
+    put = StateChange(7, ChangeKind.PUT_ENTRY, "JFK", None, "HIGH", value)
+    removed = StateChange(7, ChangeKind.REMOVE_ENTRY, "JFK", None, "LOW", None)
+    batch = views.batch(ChangeBatch(7, [put, removed], False, 7, None))
+    assert [(change.map_key, change.value) for change in batch] == [(Level.HIGH, 1.0), (Level.LOW, None)]
 
 
 def test_a_map_key_of_another_type_is_an_error() -> None:

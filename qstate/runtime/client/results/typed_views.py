@@ -76,7 +76,8 @@ class TypedViews(Generic[View]):
         """The changes of a subscription, which have views of values, elements and entries."""
         if self._values is None:
             return found
-        return replace(found, changes=[change.read_as(self._read_as) for change in found.changes])
+        map_key = None if self._keys is None else self._keys.read
+        return replace(found, changes=[change.read_as(self._read_as, map_key) for change in found.changes])
 
     def _read_as(self, view: ReadOnlyState) -> ReadOnlyState:
         return view if self._values is None else view.read_as(self._values, self._keys)
