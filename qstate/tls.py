@@ -15,10 +15,10 @@ import logging
 import os
 import ssl
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError, TlsFailed
+from qstate.host.home import in_home
 from qstate.host.line_limit import limited
 from qstate.host.private_files import open_trusted
 
@@ -296,7 +296,7 @@ def _names_in(certificate: dict[str, Any]) -> tuple[str, ...]:
 def _stamp(file: str) -> tuple[int, int, int] | None:
     """What shows that a file has changed; None without one."""
     try:
-        found = Path(file).expanduser().stat() if file else None
+        found = in_home(file).stat() if file else None
     except OSError:
         return None
     return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
@@ -329,7 +329,7 @@ def _load_authorities(context: ssl.SSLContext, file: str) -> None:
 
 def _trusted(file: str) -> str:
     """The path for OpenSSL. Raises `OSError` for a file that other users can change, and for what is no file."""
-    path = Path(file).expanduser()
+    path = in_home(file)
     os.close(open_trusted(path))
     return str(path)
 

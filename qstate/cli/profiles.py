@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError
+from qstate.host.home import in_home
 from qstate.host.private_files import check_secret, open_trusted
 from qstate.setting_values import WORDS
 
@@ -51,7 +52,7 @@ FILES = ("token_file", "tls_ca", "tls_certificate", "tls_key")
 def profile_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Where the profiles are: `qstate/profiles.toml` in `$XDG_CONFIG_HOME`, by default `~/.config`."""
     home = environment.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "qstate" / "profiles.toml"
+    return in_home(home) / "qstate" / "profiles.toml"
 
 
 def profile(name: str | None) -> Mapping[str, Any]:
@@ -108,7 +109,7 @@ def _settings(path: Path, name: str, found: Mapping[str, Any]) -> Mapping[str, A
     if "token" in settings and "token_file" in settings:
         raise ConfigError(f"{place}: token and token_file are both set; give one of them")
     for setting in settings.keys() & FILES:
-        settings[setting] = str(path.parent / Path(settings[setting]).expanduser())
+        settings[setting] = str(path.parent / in_home(settings[setting]))
     return settings
 
 

@@ -153,3 +153,13 @@ def test_a_token_may_come_from_a_file_that_an_option_names(config: Path, proxy: 
     write(tmp_path / "token", TOKEN + "\n")
     answer = run("jobs", "--proxy", proxy, "--token-file", str(tmp_path / "token"), QSTATE_TOKEN="wrong")
     assert (answer.returncode, answer.stdout) == (cli.SUCCESS, "JOB\nnyc\n")
+
+
+def test_a_home_that_there_is_not_has_no_profiles_and_no_files(config: Path, proxy: str) -> None:
+    nobody = "~no-user-of-this-name"
+    given = {"QSTATE_PROXY": proxy, "QSTATE_TOKEN": TOKEN}
+    assert run("jobs", **given, XDG_CONFIG_HOME=nobody).stdout == "JOB\nnyc\n"
+    for option in ("--token-file", "--tls-ca"):
+        assert_one_line_error(run("jobs", option, f"{nobody}/file", QSTATE_PROXY=proxy), nobody, "No such file")
+    write(config, f'[default]\ntoken_file = "{nobody}/token"\n')
+    assert_one_line_error(run("jobs"), nobody, "No such file")

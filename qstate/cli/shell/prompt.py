@@ -20,6 +20,7 @@ from qstate.cli.completion.shells import split_line
 from qstate.cli.output.terminal import shown
 from qstate.cli.shell.session import PROGRAM, Session
 from qstate.errors import InstallationError
+from qstate.host.home import in_home
 from qstate.host.private_files import create_file, is_own_directory, make_directories, open_own
 from qstate.installation import DISTRIBUTION
 
@@ -32,7 +33,7 @@ _TYPED = re.compile(r"(?:\\.|[^\s\\])*$")
 def history_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Where the lines of all shells are kept: `qstate/history` in `$XDG_STATE_HOME`, by default `~/.local/state`."""
     home = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(home).expanduser() / "qstate" / "history"
+    return in_home(home) / "qstate" / "history"
 
 
 def open_prompt(session: Session) -> Callable[[], str]:

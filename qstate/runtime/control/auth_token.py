@@ -6,10 +6,10 @@ Rules of this module: settings in, a token out; it reads that one file. Its mess
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
+from qstate.host.home import in_home
 from qstate.host.private_files import open_trusted
 from qstate.protocol.limits import MAX_TOKEN
 
@@ -27,7 +27,7 @@ def with_token(config: JobConfig) -> JobConfig:
 
 def token_in(file: str, setting: str) -> str:
     """The token in the file that a setting names. Raises `ConfigError` when there is no valid one."""
-    path = Path(file).expanduser()
+    path = in_home(file)
     try:
         with os.fdopen(open_trusted(path), "rb") as opened:
             data = opened.read(MAX_TOKEN + len("\r\n") + 1).rstrip(b"\r\n")

@@ -18,10 +18,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError
+from qstate.host.home import in_home
 from qstate.host.private_files import open_trusted
 from qstate.runtime.serving.access.rights import Grant, Principal, Right
 
@@ -62,7 +62,7 @@ class AccessFile:
 
     def _read(self) -> tuple[bytes, Stamp]:
         try:
-            with os.fdopen(open_trusted(Path(self._path).expanduser()), "rb") as file:
+            with os.fdopen(open_trusted(in_home(self._path)), "rb") as file:
                 found = os.fstat(file.fileno())
                 data = file.read(MOST_BYTES + 1)
         except OSError as exc:

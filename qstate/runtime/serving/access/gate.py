@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from qstate.errors import ConfigError, FailureCode, Forbidden
+from qstate.host.home import in_home
 from qstate.host.line_limit import limited
 from qstate.runtime.serving.access.access_file import AccessFile, Stamp
 from qstate.runtime.serving.access.audit import Audit, Entry
@@ -54,7 +54,7 @@ class Gate:
         """Take over an access file that has changed. One that is wrong is logged, and the rules stay."""
         with self._lock:
             try:
-                found = Path(self._file).expanduser().stat()
+                found = in_home(self._file).stat()
                 if (found.st_mtime_ns, found.st_size, found.st_ino) != self._stamp:
                     self.rules = self._read()
                     log.info("took over the access file %s", self._file)
