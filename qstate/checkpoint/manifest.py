@@ -101,6 +101,15 @@ class JobManifest:
         query = self.operators.get(operator)
         return query if query is None or self.history is None else f"{self.history} {query}"
 
+    def is_current(self, root: Path | Directory) -> bool:
+        """Whether the directory still has the history of this manifest, which may have more operators now.
+
+        Call it after reading files: what was read is of this history if the answer is yes, because a job writes its
+        manifest before its first file. Raises as `read`.
+        """
+        now = JobManifest.read(root)
+        return now is not None and now.history == self.history and self.operators.items() <= now.operators.items()
+
     @classmethod
     def read(cls, root: Path | Directory) -> JobManifest | None:
         """The manifest of a checkpoint directory, None when there is none.

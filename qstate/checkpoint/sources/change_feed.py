@@ -239,18 +239,26 @@ class ChangeFeed:
     def _look(self) -> None:
         """Read which epochs the logs have, of the newest layout first. Raises `CompactedEpoch` if they are gone."""
         final = self._final  # before the files: every log has what is committed
-        manifest = JobManifest.read(self._root)
-        if manifest is None or manifest.history_of(self._operator) != self.history:
-            raise CompactedEpoch(final, final + 1)  # the directory was emptied, or it has other epochs now
+        manifest = self._manifest(final)
         known = {log.place.directory.path: log for layout in self._layouts for log in layout}
+        # The look changes the known logs: they count again when it is complete.
+        self._layouts, self._looked_at = [], NO_EPOCH
         layouts: list[list[FollowedLog]] = []
         for layout in range(manifest.layout, -1, -1):
             places = layout_places(self._root, manifest, self._operator, layout)
             layouts.append([_followed(place, known) for place in places if self._shares(place)])
+        self._manifest(final)  # again: the files may be those of another history that came after the first reading
         self._layouts = layouts
         self._epochs = sorted({one.epoch for logs in layouts for log in logs for one in log.sealed})
         self._oldest.clear()
         self._looked_at = final
+
+    def _manifest(self, final: int) -> JobManifest:
+        """The manifest. Raises `CompactedEpoch` if the directory was emptied, or has another history now."""
+        manifest = JobManifest.read(self._root)
+        if manifest is None or manifest.history_of(self._operator) != self.history:
+            raise CompactedEpoch(final, final + 1)
+        return manifest
 
     def _shares(self, place: LogPlace) -> bool:
         return bool(place.files) and _shared(place.groups, self.groups) is not None

@@ -1,8 +1,8 @@
 """Follows an operator's epoch logs while its job writes them: which epochs are new since the last look, and final.
 
-Rules of this module: it reads files and knows no backend. A look costs one listing of each subtask's directory and the
-header and footer of each new file. It reads a whole log again only if the new files do not follow the known ones: a
-damaged file was declared void, snapshots have replaced files, or the parallelism changed.
+Rules of this module: it reads files and knows no backend. A look costs one listing of each subtask's directory, the
+header and footer of each new file, and the manifest. It reads a whole log again only if the new files do not follow
+the known ones: a damaged file was declared void, snapshots have replaced files, or the parallelism changed.
 
 A follower has the state as of one epoch. It `continues` while the files after that epoch exist and have the schemas
 that it began with. Otherwise the caller must begin again with the state as of a later epoch.
@@ -19,7 +19,7 @@ from qstate.checkpoint.log.chain import NO_EPOCH, Sealed, States, header_of, rea
 from qstate.checkpoint.log.file_facts import check_log_file
 from qstate.checkpoint.log.file_names import FileKind, log_name
 from qstate.checkpoint.manifest import JobManifest, LogPlace, newest_places
-from qstate.checkpoint.sources.history import existing_chain
+from qstate.checkpoint.sources.history import OutrunCheckpoint, check_history, existing_chain
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import DamagedCheckpoint
@@ -196,7 +196,11 @@ class FollowedOperator:
         self._begun_with: list[States] = []
 
     def look(self, manifest: JobManifest) -> None:
-        """Read the new files of all subtasks. Raises `CheckpointError`; the next look tries again."""
+        """Read the new files of all subtasks. Raises `CheckpointError`; the next look tries again.
+
+        Raises `OutrunCheckpoint`, and begins anew with the next look, when the directory has another history than
+        `manifest` says.
+        """
         places = newest_places(self._root, manifest, self.uid, KeyGroupRange(0, manifest.max_parallelism))
         if [log.place for log in self.logs] == places:
             for log, place in zip(self.logs, places, strict=True):
@@ -205,6 +209,11 @@ class FollowedOperator:
             logs = [FollowedLog(place) for place in places]
             self.logs, self._begun_with = logs, []
         self._whole = sum(len(place.groups) for place in places) == manifest.max_parallelism
+        try:
+            check_history(self._root, manifest)
+        except OutrunCheckpoint:
+            self.logs, self._begun_with, self._whole = (), [], False
+            raise
 
     @property
     def continues(self) -> bool:

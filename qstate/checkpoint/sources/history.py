@@ -49,6 +49,7 @@ __all__ = [
     "Prepare",
     "StateSource",
     "StoredOperator",
+    "check_history",
     "existing_chain",
     "in_one_form",
 ]
@@ -63,7 +64,7 @@ MOST_READS = 5
 
 
 class OutrunCheckpoint(CheckpointError):
-    """An epoch is not stored any more: newer snapshots have replaced it, perhaps while it was being read."""
+    """An epoch is not stored any more: newer snapshots or another history have replaced it, perhaps during the read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ class StateSource(ABC):
     ) -> Iterator[Change]:
         """The state of these key groups as of `epoch(operator, groups, upto)`: PUT and MAP_PUT changes, ascending.
 
-        Raises `CheckpointError`, at once or during the iteration.
+        Raises `CheckpointError`, at once or during the iteration. Only an iteration to the end is known to be of one
+        history.
         """
 
     @abstractmethod
@@ -221,6 +223,7 @@ class JobHistory(StateSource):
             at = part.stop
         if self._origin is not None and at < groups.stop:
             yield from self._origin.state(operator, KeyGroupRange(at, groups.stop), upto, prepare)
+        self._check_history()
 
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
         for _ in range(MOST_READS):
@@ -230,6 +233,7 @@ class JobHistory(StateSource):
                 break
         if not places:
             self._check_current(operator)
+        self._check_history()
         return found
 
     def _operator_states(self, operator: str, upto: int) -> list[OperatorState]:
@@ -328,6 +332,10 @@ class JobHistory(StateSource):
             where = operator_directory(self._root, operator).path
             raise OutrunCheckpoint(f"the job has changed its parallelism while {where} was read; try again")
 
+    def _check_history(self) -> None:
+        if self._current:
+            check_history(self._root, self.manifest)
+
     def look_again(self) -> None:
         if self._current:
             self.manifest = JobManifest.read(self._root) or self.manifest
@@ -345,6 +353,15 @@ def _of_one_epoch(operators: Mapping[str, StoredOperator]) -> dict[str, StoredOp
         uid: replace(stored, epoch=min(stored.sealed, committed[stored.query]), committed=committed[stored.query])
         for uid, stored in operators.items()
     }
+
+
+def check_history(root: Directory, manifest: JobManifest) -> None:
+    """Raise `OutrunCheckpoint` if the directory does not have the history of this manifest any more.
+
+    Call it after reading files: they may be those of a copy that has taken the place of the directory meanwhile.
+    """
+    if not manifest.is_current(root):
+        raise OutrunCheckpoint(f"{root.path} was emptied or replaced by another history while it was read; try again")
 
 
 def existing_chain(place: LogPlace) -> Chain | None:
