@@ -24,6 +24,7 @@ __all__ = [
     "COMMITTED_EPOCH",
     "DYING",
     "GAP",
+    "HISTORIES",
     "HISTORY",
     "HISTORY_KEYS",
     "JOB",
@@ -40,12 +41,14 @@ __all__ = [
     "STALE",
     "STATES",
     "TOKEN",
+    "TYPED_HISTORY",
     "UNCOMMITTED",
     "UNREACHABLE",
     "Before",
     "Change",
     "Contents",
     "Entry",
+    "History",
     "Limits",
     "State",
     "as_json",
@@ -124,12 +127,18 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How an epoch changed the state HISTORY: `value` is what the key has then, None: the key has no value."""
+    """How an epoch changed a state: `value` is what the key, or the entry of its map, has then; None: it is gone."""
 
     epoch: int
     key: Key
     value: bytes | None
     namespace: Key | None = None
+    map_key: Key | None = None
+
+    @property
+    def operation(self) -> int:
+        """Its number in Changes."""
+        return (1 if self.map_key is None else 3) + (self.value is None)
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,14 @@ class State:
 
     def _embedded(self, data: bytes) -> bytes:
         return data if self.serializer == MSGPACK else pack(data)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A state with one owner, whose changes can be polled. Those of `LIVE_EPOCH` are sealed and not committed."""
+
+    state: State
+    changes: tuple[Change, ...]
 
 
 def _candidates(what: str, key_types: tuple[str, ...]) -> Iterator[Key]:
@@ -418,11 +435,11 @@ CHANGING = (
     State("changing", "list", _TEXT, (Entry("JFK", (pack(1), pack(2))),)),
     State("changing", "value", _TEXT, (Entry("JFK", pack("a value")),)),
 )
-#: A value state with one owner, whose changes can be polled, and the oldest epoch whose changes are still stored. Those
-#: of `LIVE_EPOCH` are sealed and not committed.
-HISTORY = "history"
+#: The oldest epoch whose changes are still stored.
 OLDEST_EPOCH = 3
+HISTORY, TYPED_HISTORY = "history", "typedHistory"
 HISTORY_KEYS = ("JFK", "", "Zürich", *(f"key {number}" for number in range(40)))
+#: Those of HISTORY, a value state.
 CHANGES: tuple[Change, ...] = (
     *(
         Change(epoch, key, pack([epoch, key, "x" * 300]) if (epoch + number) % 7 else None)
@@ -432,10 +449,32 @@ CHANGES: tuple[Change, ...] = (
     ),
     *(Change(epoch, "JFK", pack(epoch), "2013-07-18") for epoch in (4, 6)),
 )
+_BYTES_AND_TEXT = ("binary", "bigint", "string")
+_EVERY_KEY: tuple[Key, ...] = tuple(value_of(item["key"]) for item in corpus()["keys"])
+#: The keys of TYPED_HISTORY have columns of every type; its namespaces and map keys are the corpus's keys.
+_TYPED_KEYS: tuple[Key, ...] = tuple(
+    (*moment.key, *other.key)  # type: ignore[misc]
+    for moment in _corpus_entries(*_MOMENT)
+    for other in _corpus_entries(*_BYTES_AND_TEXT)
+)
+_TYPED_CHANGES: tuple[Change, ...] = (
+    *(
+        Change(epoch, key, pack([epoch, number]) if (epoch + number) % 4 else None, _EVERY_KEY[-number], map_key)
+        for epoch in (OLDEST_EPOCH, COMMITTED_EPOCH)
+        for key in _TYPED_KEYS
+        for number, map_key in enumerate(_EVERY_KEY)
+    ),
+    *(Change(COMMITTED_EPOCH - 1, key, None) for key in _TYPED_KEYS),
+)
+HISTORIES = (
+    History(State(HISTORY, "value", _TEXT, ()), CHANGES),
+    History(State(TYPED_HISTORY, "map", (*_MOMENT, *_BYTES_AND_TEXT), ()), _TYPED_CHANGES),
+)
 #: The name of every state.
 NAMES = frozenset(
-    {MOVED, UNREACHABLE, SILENT, DYING, HISTORY, UNCOMMITTED.name, STALE.name, CHANGING[0].name}
+    {MOVED, UNREACHABLE, SILENT, DYING, UNCOMMITTED.name, STALE.name, CHANGING[0].name}
     | {found.name for found in STATES}
+    | {found.state.name for found in HISTORIES}
 )
 
 
@@ -470,16 +509,8 @@ def as_json() -> str:
             for name in (MOVED, UNREACHABLE, SILENT, DYING)
         },
         "silent_job": SILENT_JOB,
-        "history": {
-            "name": HISTORY,
-            "kind": "value",
-            "serializer": MSGPACK,
-            "key_types": _TEXT,
-            "oldest_epoch": OLDEST_EPOCH,
-            "changes": [
-                {"epoch": one.epoch, "namespace": one.namespace, "key": one.key, "value": one.value} for one in CHANGES
-            ],
-        },
+        "history": _history_as_json(HISTORIES[0]),
+        "typed_history": _history_as_json(HISTORIES[1]),
     }
     return json.dumps(_plain(document), ensure_ascii=False, indent=1)
 
@@ -495,6 +526,21 @@ def _state_as_json(found: State) -> dict[str, Any]:
         "homeless_key": found.homeless,
         "entries": [_entry_as_json(found, entry) for entry in found.entries],
         "before": [_entry_as_json(found, before) for before in found.before],
+    }
+
+
+def _history_as_json(found: History) -> dict[str, Any]:
+    described = found.state
+    return {
+        "name": described.name,
+        "kind": described.kind,
+        "serializer": described.serializer,
+        "key_types": described.key_types,
+        "oldest_epoch": OLDEST_EPOCH,
+        "changes": [
+            {**{name: getattr(one, name) for name in Change.__slots__}, "operation": one.operation}
+            for one in found.changes
+        ],
     }
 
 

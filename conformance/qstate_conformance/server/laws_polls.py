@@ -21,9 +21,11 @@ from qstate_conformance.server.fixture import (
     JOB,
     MAX_PARALLELISM,
     OLDEST_EPOCH,
+    TYPED_HISTORY,
     Change,
 )
 from qstate_conformance.server.messages import Changes, Failure, Violation
+from qstate_conformance.server.packing import pack
 from qstate_conformance.server.probes import ask_known, check_known, located, owner_sessions
 from qstate_conformance.server.wire import DEADLINE_MS, Session, Target, connect
 from qstate_conformance.subjects import ServerSubject
@@ -63,10 +65,12 @@ def _changes(session: Session, *arguments: Any, **options: Any) -> Changes:
 
 def _in(found: Changes) -> Iterator[Change]:
     for run in found.runs:
-        if run.operation not in (1, 2):
-            raise Violation(f"P-POLL-1: operation {run.operation} of a value state")
-        for key, value in zip(run.keys, run.values or (None,) * len(run.keys), strict=True):
-            yield Change(run.epoch, key, value, run.namespace)
+        nothing = (None,) * len(run.keys)
+        for key, map_key, value in zip(run.keys, run.map_keys or nothing, run.values or nothing, strict=True):
+            change = Change(run.epoch, key, value, run.namespace, map_key)
+            if run.operation != change.operation:
+                raise Violation(f"P-POLL-1: operation {run.operation} of {change}")
+            yield change
 
 
 def _all(session: Session, target: Target = _TARGET, first: int = OLDEST_EPOCH, **options: Any) -> list[Change]:
@@ -157,6 +161,23 @@ def test_a_poll_selects_by_the_beginning_of_a_key(subject: ServerSubject) -> Non
         for prefix in ("", "JF", "key 1", "Zü", "?"):
             expected = [one for one in _COMMITTED if str(one.key).startswith(prefix)]
             _expect(_all(session, prefix=prefix), expected, "P-POLL-1")
+
+
+@law("P-KEY-8", "P-POLL-1")
+def test_keys_of_every_type_come_as_they_are(subject: ServerSubject) -> None:
+    """The keys, namespaces and map keys of changes have their types, at the proxy and at the owner."""
+    (history,) = (one for one in fixture.HISTORIES if one.state.name == TYPED_HISTORY)
+    committed = [one for one in history.changes if one.epoch <= COMMITTED_EPOCH]
+    with connect(subject) as session, owner_sessions(subject, TYPED_HISTORY) as owners:
+        sources: list[tuple[Session, Target]] = [(session, (JOB, TYPED_HISTORY))]
+        sources += [(asked, owner.state_id) for owner, asked in owners]
+        for source, target in sources:
+            _expect(_all(source, target), committed, "P-KEY-8")
+            for one in committed[::11]:
+                selected = pack((one.key, one.namespace))  # true is not 1, nor is 0 the decimal 0.00
+                chosen = [other for other in committed if pack((other.key, other.namespace)) == selected]
+                found = _all(source, target, keys=(one.key,), namespaces=(one.namespace,))
+                _expect(found, chosen, "P-KEY-8")
 
 
 @law("P-POLL-6", "P-POLL-7")

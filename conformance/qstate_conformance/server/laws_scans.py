@@ -116,7 +116,7 @@ def _offering(session: Session, *capabilities: str) -> set[str]:
     return {entry["name"] for entry in found.entries if set(capabilities) <= set(entry["capabilities"])}
 
 
-@law("P-SCAN-1", "P-SCAN-2", "P-SCAN-4", "P-SCAN-5")
+@law("P-SCAN-1", "P-SCAN-2", "P-SCAN-4", "P-SCAN-5", "P-KEY-8")
 def test_every_key_comes_once_in_order(subject: ServerSubject) -> None:
     """A live scan has every key with a value, once, in order, with the value of a Get; at the proxy and the owners."""
     for state in _SMALL_STATES:

@@ -35,8 +35,8 @@ __all__ = [
 
 
 _MAX_U32 = (1 << 32) - 1
-#: The types of a Page and of a Part, whose keys may be extension types.
-_WITH_KEYS = (bytes((Type.PAGE,)), bytes((Type.PART,)))
+#: The types of the messages whose keys may be extension types.
+_WITH_KEYS = tuple(bytes((kind,)) for kind in (Type.PAGE, Type.PART, Type.CHANGES))
 
 
 class Violation(AssertionError):

@@ -83,8 +83,10 @@ def reference_server(
         locations.misplace(fixture.SILENT, stack.enter_context(silent_owner(bind)).address)
         dying = stack.enter_context(dying_owner(bind, locations.fingerprint))
         locations.misplace(fixture.DYING, dying.address)
-        history = HistoryState(servers[1].address, registries[1], _made(scratch / "history"))
-        locations.special[history.name] = history
+        for history in fixture.HISTORIES:
+            directory = _made(scratch / history.state.name)
+            state = HistoryState(history, servers[1].address, registries[1], directory)
+            locations.special[state.name] = state
         for found in special_states(servers[0].address, registries[0]):
             locations.special[found.name] = found
         proxy = ClientProxy(_proxy_options(bind, port, token), statistics, local=servers[0])

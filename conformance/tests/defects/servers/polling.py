@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
+
 from qstate_conformance.codes import Code, Type
 from qstate_conformance.server.fixture import OLDEST_EPOCH
 from tests.defects.servers.meddler import Spoiler, pack
@@ -134,3 +136,36 @@ class MarksNoProgress(_SpoilsChanges):
         if not fields[RUNS]:
             fields[NEXT_EPOCH] = OLDEST_EPOCH
         return fields
+
+
+@seeded
+class WritesKeysAsText(_SpoilsChanges):
+    """The dates, decimals and timestamps in keys of changes are text."""
+
+    def spoiled(self, fields: list[Any]) -> list[Any]:
+        return [*fields[:RUNS], [[*run[:3], _as_text(run[3]), *run[4:]] for run in fields[RUNS]]]
+
+
+@seeded
+class WritesNamespacesAsText(_SpoilsChanges):
+    """The dates, decimals and timestamps in namespaces of changes are text."""
+
+    def spoiled(self, fields: list[Any]) -> list[Any]:
+        return [*fields[:RUNS], [[*run[:2], _as_text(run[2]), *run[3:]] for run in fields[RUNS]]]
+
+
+@seeded
+class WritesMapKeysAsText(_SpoilsChanges):
+    """The dates, decimals and timestamps in map keys of changes are text."""
+
+    def spoiled(self, fields: list[Any]) -> list[Any]:
+        return [*fields[:RUNS], [[*run[:4], _as_text(run[4]), run[5]] for run in fields[RUNS]]]
+
+
+def _as_text(key: Any) -> Any:
+    """A key, or an array of keys, with text in place of the extension types."""
+    if isinstance(key, tuple):
+        return [_as_text(column) for column in key]
+    if isinstance(key, msgpack.ExtType):
+        return key.data.decode()
+    return key.to_datetime().isoformat() if isinstance(key, msgpack.Timestamp) else key
