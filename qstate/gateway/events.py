@@ -14,7 +14,8 @@ from msgspec import json
 from qstate.client import ChangeBatch, ChangeKind, StateChange
 from qstate.errors import QStateError
 from qstate.gateway.problems import problem_of
-from qstate.values.text_forms import key_form, map_key_form, namespace_form, printable
+from qstate.gateway.value_json import value_json
+from qstate.values.text_forms import key_form, map_key_form, namespace_form
 
 __all__ = ["QUIET", "RETRY", "SHUTDOWN", "Event", "error_event", "events_of"]
 
@@ -94,6 +95,6 @@ def _form(change: StateChange) -> dict[str, Any]:
     if change.kind in _VALUELESS:
         return form
     try:
-        return form | {"value": printable(change.value)}
-    except (QStateError, RecursionError) as exc:
+        return form | {"value": value_json(lambda: change.value)}
+    except QStateError as exc:
         return form | {"error": problem_of(exc)}

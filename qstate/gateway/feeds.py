@@ -15,17 +15,21 @@ another one that its next event is not kept any more is cut off, and comes back 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from qstate.errors import Overloaded, QStateError
+from qstate.errors import InternalFailure, Overloaded, QStateError
 from qstate.gateway.events import QUIET, SHUTDOWN, Event, error_event, events_of
 from qstate.gateway.upstream import Upstream
+from qstate.host.line_limit import limited
 from qstate.keys import Column, Key, Namespace, key_identity
 
 __all__ = ["Feeds", "Reader", "Selection"]
+
+log = limited(logging.getLogger(__name__))
 
 #: What one feed keeps, and all together, for readers that are behind or come back.
 MOST_EVENTS = 512
@@ -206,6 +210,9 @@ class Feeds:
                         feed.add(event)
         except QStateError as exc:
             feed.add(error_event(exc))
+        except Exception:
+            log.exception("a stream of the changes of %s of job %s failed", selection.state, selection.job)
+            feed.add(error_event(InternalFailure()))
 
     async def close(self) -> None:
         """End every stream. Idempotent."""

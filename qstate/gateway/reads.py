@@ -24,6 +24,7 @@ from qstate.gateway.figures import JobFigures
 from qstate.gateway.parameters import BatchBody, Parameters, body_of, name_of, refuse_parameters, token_of
 from qstate.gateway.problems import problem_of
 from qstate.gateway.upstream import Upstream
+from qstate.gateway.value_json import value_json
 from qstate.keys import Key
 from qstate.values.text_forms import key_form, key_of, namespace_form, printable
 
@@ -97,7 +98,7 @@ class Reads:
         if view is None:
             raise KeyNotFound(job=job, state=state, key=repr(key))
         body = {"key": key_form(key), "namespace": namespace_form(demands["namespace"]), "epoch": view.epoch}
-        data = json.encode({**body, "isolation": demands["isolation"], "value": printable(view.contents())})
+        data = json.encode({**body, "isolation": demands["isolation"], "value": value_json(view.contents)})
         # A live value changes within an epoch, so the epoch alone does not say that it is the same.
         tag = f'W/"{view.epoch}-{xxh64_hexdigest(data)}"'
         headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization"}
@@ -208,8 +209,8 @@ def _result(key: Key, view: Any) -> dict[str, Any]:
 def _value(view: Any) -> dict[str, Any]:
     """The value of a view; the problem of one that cannot be read."""
     try:
-        return {"value": printable(view.contents())}
-    except (QStateError, RecursionError) as exc:
+        return {"value": value_json(view.contents)}
+    except QStateError as exc:
         return {"error": problem_of(exc)}
 
 
