@@ -114,7 +114,8 @@ class StandbyOracle:
             reply(Restoring(job=self._job, state=state) if filling else UnknownState(job=self._job, state=state))
 
     def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
-        reply([table.state for _, table in sorted(self._tables.items())])
+        filling, tables = self._filling, self._tables
+        reply(Restoring(job=self._job) if filling else [table.state for _, table in sorted(tables.items())])
 
 
 class Standby:

@@ -19,6 +19,7 @@ from qstate.config import JobConfig
 from qstate.errors import FailureCode, QueryError, Restoring, TooStale, UnknownJob
 from qstate.protocol.messages import Changes, Failure
 from qstate.runtime.standby.served_operator import Generation
+from qstate.runtime.standby.standby import StandbyOracle
 from qstate.standby import Standby
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, Background, RunningJob, kill, rows_batch, until
@@ -85,6 +86,30 @@ def test_the_job_of_a_standby_that_has_not_looked_yet_is_not_unknown(
             assert patient.jobs() == [JOB]
             with pytest.raises(UnknownJob):
                 patient.get("another", "totalAmount", KEYS[0])
+
+
+def test_states_are_listed_when_all_are_there(job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby that has filled some operators does not know yet which states the others have."""
+    feed(job_of(Totals()), 0)
+    published, go_on, looked = threading.Event(), threading.Event(), StandbyOracle.looked
+
+    def look_later(oracle: StandbyOracle) -> None:
+        published.set()
+        assert go_on.wait(20)
+        looked(oracle)
+
+    monkeypatch.setattr(StandbyOracle, "looked", look_later)
+    with Standby(tmp_path / "checkpoint", JobConfig(proxy_ports="0", server_ports="0")) as standby:
+        standby.start()
+        assert published.wait(20)
+        with QueryableStateClient(*standby.address, timeout_s=0.2) as hasty, pytest.raises(Restoring):
+            hasty.states(JOB)
+        assert total(standby.address) == (1, 0), "what is there is served"
+        with QueryableStateClient(*standby.address, timeout_s=20) as patient:
+            listed = Background(lambda: patient.states(JOB))
+            assert not listed.ended(0.1)
+            go_on.set()
+            assert [state["name"] for state in listed.result()] == ["totalAmount"]
 
 
 def test_standby_serves_after_the_job_is_killed_or_stopped(job_of: JobOf, standby_of: StandbyOf) -> None:
