@@ -13,7 +13,7 @@ import pytest
 from qstate.client import ClientTls, QueryableStateClient
 from qstate.errors import FailureCode, TlsFailed
 from qstate.host.log_lines import JsonLines, LogLines
-from qstate.runtime.serving.access.audit import LOGGER, MOST_ENTRIES, Audit, Entry
+from qstate.runtime.serving.access.audit import LOGGER, MOST_ENTRIES, MOST_OF_ADDRESS, Audit, Entry
 from qstate.tls import ServerTls
 from tests.certificates import Authority
 from tests.runtime.serving.conftest import ProxyFactory
@@ -134,10 +134,28 @@ def test_the_fields_are_in_json_lines(audited: Callable[[], list[dict[str, Any]]
 def test_names_that_clients_choose_do_not_fill_the_log(audited: Callable[[], list[dict[str, Any]]]) -> None:
     audit = Audit()
     for number in range(3 * MOST_ENTRIES):
-        audit.record(Entry("reader", "10.0.0.1", "Get", "job", f"state {number}", FailureCode.FORBIDDEN), 2)
+        address = f"10.0.{number % 8}.1"
+        audit.record(Entry("reader", address, "Get", "job", f"state {number}", FailureCode.FORBIDDEN), 2)
     audit.write()
     lines = audited()
     assert len(lines) == MOST_ENTRIES + 1
     assert (lines[-1]["principal"], lines[-1]["requests"]) == ("(others)", 2 * MOST_ENTRIES)
     audit.write()
     assert len(audited()) == MOST_ENTRIES + 1
+
+
+def test_one_address_does_not_hide_what_others_do(audited: Callable[[], list[dict[str, Any]]]) -> None:
+    audit = Audit()
+    for interval in range(2):
+        for number in range(3 * MOST_ENTRIES):
+            refusal = FailureCode.FORBIDDEN if number % 2 else 0
+            audit.record(Entry("reader", "10.0.0.1", "Get", "job", f"state {number}", refusal), 2)
+        audit.record(Entry("another", "10.0.0.2", "Get", "job", "state", 0), 3)
+        audit.write()
+        lines = audited()[-MOST_OF_ADDRESS - 3 :]
+        assert len(audited()) == (interval + 1) * len(lines)
+        assert (lines[-1]["principal"], lines[-1]["state"], lines[-1]["keys"]) == ("another", "state", 3)
+        shared = [(line["requests"], line["refusal"]) for line in lines if line["principal"] == "(others)"]
+        more = (3 * MOST_ENTRIES - MOST_OF_ADDRESS) // 2
+        assert sorted(shared) == [(more, ""), (more, "FORBIDDEN")]
+        assert {line["address"] for line in lines if line["principal"] == "(others)"} == {"10.0.0.1"}
