@@ -145,6 +145,35 @@ export async function poll(load, everyMs, { show, failed, signal }) {
   }
 }
 
+/** So many of a browser's six connections to a gateway are streams, of all of its windows: the others are for requests. */
+const MOST_STREAMS = 4;
+
+/** Take a place for a stream until the signal; false when no place is free.
+ *
+ * Without locks (a browser has none for a page that comes by HTTP from another host) there is always a place. */
+async function takePlace(signal) {
+  if (!navigator.locks) return true;
+  for (let number = 0; number < MOST_STREAMS; number++) {
+    const taken = await new Promise((resolve, reject) => {
+      const hold = (lock) => {
+        resolve(lock !== null);
+        return lock && aborted(signal);
+      };
+      navigator.locks.request(`qstate stream ${number}`, { ifAvailable: true }, hold).catch(reject);
+    });
+    if (taken) return true;
+  }
+  return false;
+}
+
+/** Resolves when the signal is aborted. */
+function aborted(signal) {
+  return new Promise((resolve) => {
+    signal.addEventListener("abort", resolve, { once: true });
+    if (signal.aborted) resolve();
+  });
+}
+
 /** What asking again cannot change. */
 function mustStop(problem) {
   return ["UNAUTHENTICATED", "FORBIDDEN", "UNSUPPORTED", "MALFORMED", "WRONG_KEY_TYPE"].includes(problem.code);
@@ -153,17 +182,25 @@ function mustStop(problem) {
 /** Follow server-sent events, and resume after the last one when the stream breaks. Never rejects.
  *
  * While the page is hidden, the stream is closed: a browser has six connections to a gateway for all of its tabs.
+ * While other windows have all places for streams, `ask(signal)` is called every `everyMs` instead.
  *
  * `event(kind, data)` gets each, when all parts of it are there: without its last part an epoch is sent again.
  * `failed(problem)` gets each failure; after one that may pass, the stream is opened
  * again. After COMPACTED it begins with a snapshot, as at first. */
-export async function follow(path, { event, failed, signal }) {
+export async function follow(path, { event, failed, ask, everyMs, signal }) {
   let [id, tries] = [null, 0];
   try {
     for (;;) {
       await untilSeen(signal);
+      const done = new AbortController();
       const seen = AbortSignal.any([signal, hidden.signal]);
       try {
+        if (!(await takePlace(AbortSignal.any([seen, done.signal])))) {
+          id = null; // what was asked for may be newer than the last event: begin with a snapshot
+          await ask(seen);
+          await pause(everyMs, seen);
+          continue;
+        }
         let parts = [];
         for await (const one of events(path, id, seen)) {
           tries = 0;
@@ -180,6 +217,8 @@ export async function follow(path, { event, failed, signal }) {
         if (error.code === "COMPACTED") id = null;
         failed(error);
         if (mustStop(error)) return;
+      } finally {
+        done.abort();
       }
       await pause(WAITS_MS[Math.min(tries++, WAITS_MS.length - 1)], signal);
     }

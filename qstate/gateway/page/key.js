@@ -40,6 +40,12 @@ export function keyView(place, signal) {
   const watch = () =>
     follow(path + "/changes" + query(named), {
       signal,
+      everyMs: EVERY_MS,
+      ask: async (until) => {
+        const found = await get(path + "/value" + query({ ...named, isolation: "committed" }), until).catch(orNothing);
+        seen("Committed, asked every second (other windows follow as many keys as a browser can)", found.epoch);
+        history.put(found.epoch, found.value);
+      },
       event: (kind, data) => {
         seen("Committed, shown as it changes", data.epoch);
         for (const change of data.changes ?? []) history.take(data.epoch, change);
@@ -65,6 +71,12 @@ export function keyView(place, signal) {
   const spaces = namespacesOf(place, signal);
   const lead = h("div", { class: "head lead" }, h("span", {}, "Key of ", h("a", { href: hashOf(job, state) }, visible(state))), spaces);
   return [h("h1", { class: "code" }, keyText(columns)), lead, problems.element, ...history.elements(note)];
+}
+
+/** A key without a value, in place of the failure to find one. */
+function orNothing(error) {
+  if (error.code === "KEY_NOT_FOUND") return { epoch: null, value: undefined };
+  throw error;
 }
 
 async function drawUntil(history, signal) {

@@ -69,19 +69,53 @@ async function send(path, method, operation, data, shown) {
   try {
     const answer = await fetch(url, { ...options, signal: stop.signal });
     const tag = answer.headers.get("ETag");
-    let text = `${options.method} ${url.pathname}${url.search}\n${answer.status}${tag ? ` ETag: ${tag}` : ""}\n\n`;
-    if (/json/.test(answer.headers.get("Content-Type"))) {
-      say(text + JSON.stringify(await answer.json(), null, 2));
-      return;
-    }
+    const head = `${options.method} ${url.pathname}${url.search}\n${answer.status}${tag ? ` ETag: ${tag}` : ""}\n\n`;
+    if (/json/.test(answer.headers.get("Content-Type"))) say(head + JSON.stringify(await answer.json(), null, 2));
+    else await showStream(answer, head, say, (id) => fetch(url, resumed(options, id, stop.signal)));
+  } catch (error) {
+    if (error.name !== "AbortError") say(`${options.method} ${url.pathname}\n${error}`);
+  }
+}
+
+function resumed(options, id, signal) {
+  return { ...options, headers: { ...options.headers, ...(id === null ? {} : { "Last-Event-ID": id }) }, signal };
+}
+
+/** Show a stream as it comes. It is closed while the page is hidden: a browser has six connections to a gateway for all
+ * of its tabs. `open` opens it again after the event with an id. */
+async function showStream(answer, text, say, open) {
+  for (let id = null; ; answer = await open(id)) {
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const closed = until(true).then(() => reader.cancel());
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       text = (text + part.value).slice(-MOST_SHOWN);
       say(text);
     }
-  } catch (error) {
-    if (error.name !== "AbortError") say(`${options.method} ${url.pathname}\n${error}`);
+    if (!document.hidden) return;
+    await closed;
+    id = lastId(text) ?? id;
+    text = `${text.slice(0, text.lastIndexOf("\n\n"))}\n\n(closed while the page was hidden)\n\n`;
+    await until(false);
   }
+}
+
+/** The id of the last event that is whole. */
+function lastId(text) {
+  const whole = text.slice(0, text.lastIndexOf("\n\n"));
+  return [...whole.matchAll(/^id: (.+)$/gm)].at(-1)?.[1];
+}
+
+/** Wait until the page is hidden, or until it can be seen. */
+function until(hidden) {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden !== hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
 }
 
 async function show() {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from qstate.descriptors import StateDescriptor, ValueStateDescriptor
 from tests.gateway.page.served import TEMPERATURE, ServedJob, serving, shown
@@ -36,6 +37,30 @@ def test_jobs_lead_to_states_and_these_to_keys(page: Page, job: ServedJob) -> No
         expect(value_of(page)).to_contain_text("71.5")
         page.go_back()
         expect(page.get_by_role("link", name="JFK")).to_be_visible()
+
+
+def test_more_windows_than_a_browser_has_connections_show_their_keys(browser: Browser, job: ServedJob) -> None:
+    """All pages of this browser are visible, as those of windows side by side are."""
+    keys = [f"key-{number}" for number in range(8)]
+    job.put(lastTemperature=dict.fromkeys(keys, 1.5))
+    context = browser.new_context()
+    with shown(job) as (url, _), closing(context):
+        pages = [context.new_page() for _ in keys]
+        for reading in (1.5, 2.5):
+            job.put(lastTemperature=dict.fromkeys(keys, reading))
+            for key, page in zip(keys, pages, strict=True):
+                if reading == 1.5:
+                    page.goto(f"{url}#/weather/lastTemperature/{key}")
+                expect(value_of(page)).to_contain_text(str(reading))
+        asked = [page for page in pages if "asked every second (other windows" in value_of(page).inner_text()]
+        assert len(asked) == 4
+        for page in pages:
+            if page not in asked:
+                page.close()
+        expect(value_of(asked[0])).to_contain_text("Committed, shown as it changes")
+        job.put(lastTemperature=dict.fromkeys(keys, 3.5))
+        for page in asked:
+            expect(value_of(page)).to_contain_text("3.5")
 
 
 def test_figures_of_a_job_move(page: Page, job: ServedJob) -> None:

@@ -28,3 +28,33 @@ def test_more_tabs_than_a_browser_has_connections_are_usable(tabs: BrowserContex
             values = page.get_by_role("table", name="Values").locator("tbody td.code")
             expect(values).to_have_text(["3.5", "2.5", "1.5"])
         wait_until(lambda: "qstate_gateway_streams 1.0" in httpx.get(f"{url}metrics").text, "the end of other streams")
+
+
+def test_page_that_tries_the_api_follows_nothing_while_it_is_hidden(tabs: BrowserContext, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+
+        def streams(count: int) -> None:
+            figure = f"qstate_gateway_streams {count:.1f}"
+            wait_until(lambda: figure in httpx.get(f"{url}metrics").text, f"{count} streams")
+
+        page = tabs.new_page()
+        page.bring_to_front()
+        page.goto(f"{url}try.html")
+        page.locator("summary", has_text="The changes of keys").click()
+        form = page.locator("details[open]")
+        for name, text in (("job", "weather"), ("state", "lastTemperature"), ("key", "JFK")):
+            form.locator(f"[name={name}]").first.fill(text)
+        form.get_by_role("button").click()
+        shown_text = form.locator("pre")
+        expect(shown_text).to_contain_text('"value":71.5')
+        for number, reading in enumerate((72.5, 73.5), 1):
+            streams(1)
+            other = tabs.new_page()
+            other.bring_to_front()
+            streams(0)
+            job.put(lastTemperature={"JFK": reading})
+            page.bring_to_front()
+            expect(shown_text).to_contain_text(f'"value":{reading}')
+            text = shown_text.inner_text()
+            assert text.count('"value":71.5') == 1, "no event comes twice"
+            assert text.count("closed while the page was hidden") == number
