@@ -68,6 +68,8 @@ def test_a_token_is_read_from_its_file_and_never_travels(tmp_path: Path, monkeyp
 def test_a_relative_path_is_that_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert SourceOptions.of({"state": "last", "path": "state"}).location == os.fspath(tmp_path / "state")
+    for path in ("file:/data/state", "file:///data/state"):
+        assert SourceOptions.of({"state": "last", "path": path}).location == "/data/state"
     assert SourceOptions.of({"state": "last", "path": "s3://bucket/state"}).location == "s3://bucket/state"
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
+from qstate.checkpoint.storage.locations import absolute
 from qstate.config import storage_option
 from qstate.errors import ConfigError
 from qstate.runtime.control.auth_token import token_in
@@ -139,7 +139,7 @@ class SourceOptions:
     @property
     def location(self) -> str:
         """Where stored state is, for every process."""
-        return self.path if "://" in self.path else str(Path(self.path).absolute())
+        return absolute(self.path)
 
     @property
     def seconds_of_patience(self) -> float:
