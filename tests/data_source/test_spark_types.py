@@ -149,6 +149,16 @@ def test_a_value_that_does_not_fit_says_what_to_do(declared: Any, value: Any) ->
         read(table(declared), StateRow("JFK", None, value, 3))
 
 
+def test_keys_of_a_map_that_are_one_text_are_no_map_of_spark() -> None:
+    found = table(int, "map", map_key_type=OBJECT)
+    row = StateRow("JFK", None, {1: 2, "1": 3}, 3)
+    with pytest.raises(SerializationError, match=r"same as text\. Give the schema yourself"):
+        read(found, row)
+    wanted = StructType([StructField("value", spark_type(value_type_of(str)))])
+    assert read(found, row, wanted=wanted) == [{"value": '[[1, 2], ["1", 3]]'}]
+    assert read(found, row._replace(value={1: 2, "2": 3}))[0]["value"] == [("1", 2), ("2", 3)]
+
+
 def test_many_rows_come_in_several_batches() -> None:
     own = table(int).schema()
     batches = list(batches_of((StateRow("JFK", None, one, 3) for one in range(25_000)), own, own))

@@ -145,7 +145,12 @@ def _of_array(item: Step | None) -> Step | None:
 
 def _of_map(key: Step, item: Step) -> Step:
     def convert(value: Any) -> Any:
-        return value if value is None else [(key(one), item(other)) for one, other in value.items()]
+        if value is None:
+            return None
+        entries = [(key(one), item(other)) for one, other in value.items()]
+        if key is _as_text and len({text for text, _ in entries}) < len(entries):
+            raise ValueError("two keys of a map are the same as text")
+        return entries
 
     return convert
 
