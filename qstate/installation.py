@@ -1,7 +1,7 @@
 """Checks that Python, Java and the optional packages are installed, in versions that work.
 
-Rules of this module: it imports none of the packages that it checks, and starts only `java -version`. Each finding that
-is not good says what to do about it.
+Rules of this module: a check imports none of the packages that it looks for, and starts only `java -version`. Each
+finding that is not good says what to do about it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from qstate.errors import InstallationError
 
-__all__ = ["FEATURES", "Finding", "check_installation", "find_java", "missing_package", "require"]
+__all__ = ["FEATURES", "Finding", "check_installation", "find_java", "missing_package", "optional_module", "require"]
 
 #: The name of this distribution. `qstate` on the package index is another project, with the same import name.
 DISTRIBUTION = "spark-qstate"
@@ -129,6 +131,14 @@ def missing_package(what: str, feature: str, cause: ModuleNotFoundError) -> Modu
     if PYSPARK in FEATURES[feature] and _has_client_only():
         feature = "connect"  # the other features would bring the whole pyspark, which overwrites the client
     return InstallationError(f"{what} needs {missing}, which is not installed; to do: {_install(feature)}")
+
+
+def optional_module(name: str, needed_by: str, package: str, extra: str) -> ModuleType:
+    """A module of an optional package. Raises `InstallationError`: what needs the package, and how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as exc:
+        raise InstallationError(f"{needed_by} the package {package}: pip install '{DISTRIBUTION}[{extra}]'") from exc
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> str | None:

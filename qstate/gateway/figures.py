@@ -41,7 +41,6 @@ class _Source:
         return next((dict(labels).get("job", "") for labels in up), "")
 
     async def look(self) -> None:
-        """Read once more."""
         before = self.reading
         try:
             self.reading = await asyncio.to_thread(read, self.url)

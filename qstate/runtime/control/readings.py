@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPException
-from importlib import import_module
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
-from qstate.errors import ConfigError, InstallationError
-from qstate.installation import DISTRIBUTION
+from qstate.errors import ConfigError
+from qstate.installation import optional_module
 from qstate.setting_values import without_password
 
 __all__ = ["Figures", "Reading", "ServingFigures", "StandbyFigures", "SubtaskFigures", "compare", "read", "url_of"]
@@ -94,7 +93,7 @@ class Figures:
     silent: tuple[str, ...] = ()
     subtasks: tuple[SubtaskFigures, ...] = ()
     serving: tuple[ServingFigures, ...] = ()
-    standby: tuple[StandbyFigures, ...] = field(default=())
+    standby: tuple[StandbyFigures, ...] = ()
 
 
 def url_of(address: str) -> str:
@@ -115,7 +114,7 @@ def url_of(address: str) -> str:
 
 def read(url: str) -> Reading:
     """Scrape once. Raises `ConfigError` when no metrics can be read there, `InstallationError` without the package."""
-    parser = _parser()
+    parser = optional_module("prometheus_client.parser", "reading metrics needs", "prometheus-client", "metrics")
     try:
         # No proxy of the environment: metrics are inside a network.
         with build_opener(ProxyHandler({})).open(url, timeout=TIMEOUT_S) as answer:
@@ -135,15 +134,6 @@ def read(url: str) -> Reading:
     if "qstate_up" not in samples:
         raise ConfigError(f"the metrics at {url} are not of a qstate job or standby")
     return Reading(at, samples)
-
-
-def _parser() -> Any:
-    try:
-        return import_module("prometheus_client.parser")
-    except ImportError as exc:
-        raise InstallationError(
-            f"reading metrics needs the package prometheus-client: pip install '{DISTRIBUTION}[metrics]'"
-        ) from exc
 
 
 def _samples(parser: Any, text: str) -> dict[str, dict[_Labels, float]]:
@@ -196,7 +186,6 @@ class _Both:
         self.seconds = max(now.at - before.at, 1e-9)
 
     def of(self, name: str) -> Iterator[tuple[_Labels, dict[str, str]]]:
-        """The labels of a metric's samples."""
         for labels in sorted(self._now.get(name, {}), key=sorted):
             yield labels, dict(labels)
 

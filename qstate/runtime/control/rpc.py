@@ -190,13 +190,9 @@ class RpcPeer:
             log.debug("the caller of %s is gone", method)
         except Exception as exc:
             log.exception("the answer to control call %s cannot be sent", method)
-            self._answer_failure(call_id, JobError(f"{method} failed: its answer cannot be sent: {exc}"))
-
-    def _answer_failure(self, call_id: int, error: JobError) -> None:
-        try:
-            self._send((_RAISE, call_id, error, None))
-        except ConnectionError:
-            log.debug("the caller is gone")
+            failure = JobError(f"{method} failed: its answer cannot be sent: {exc}")
+            with suppress(ConnectionError):
+                self._send((_RAISE, call_id, failure, None))
 
     def _ended(self, why: ConnectionError) -> None:
         with self._state_lock:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
 from qstate import __version__
-from qstate.errors import Detail, InstallationError, QueryError
-from qstate.installation import DISTRIBUTION
+from qstate.errors import Detail, QueryError
+from qstate.installation import optional_module
 from qstate.protocol.messages import NO_ATTRIBUTES, TRACEPARENT
 
 __all__ = ["EndedOnce", "Tracing", "check_tracing", "configure_tracing", "keys_named"]
@@ -135,9 +134,4 @@ def configure_tracing() -> None:
 
 
 def _imported(module: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except ImportError as exc:
-        raise InstallationError(
-            f"tracing needs the package opentelemetry-api: pip install '{DISTRIBUTION}[tracing]'"
-        ) from exc
+    return optional_module(module, "tracing needs", "opentelemetry-api", "tracing")

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib import import_module
 from io import StringIO
 from socket import SHUT_RD, socket
 from socketserver import ThreadingMixIn
@@ -21,9 +20,8 @@ from types import ModuleType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from qstate.errors import InstallationError
 from qstate.host.line_limit import limited
-from qstate.installation import DISTRIBUTION
+from qstate.installation import optional_module
 from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.net.listener import host_and_port, listen
 from qstate.runtime.serving.metric_families import MetricCollector
@@ -202,9 +200,4 @@ def check_metrics() -> None:
 
 
 def _prometheus() -> ModuleType:
-    try:
-        return import_module("prometheus_client")
-    except ImportError as exc:
-        raise InstallationError(
-            f"metrics need the package prometheus-client: pip install '{DISTRIBUTION}[metrics]'"
-        ) from exc
+    return optional_module("prometheus_client", "metrics need", "prometheus-client", "metrics")
