@@ -44,6 +44,9 @@ class _Renewable:
     _context: ssl.SSLContext
     _stamps: list[tuple[int, int, int] | None]
 
+    def __post_init__(self) -> None:
+        self.reload()
+
     def reload(self) -> bool:
         """Use changed files for new connections; returns whether there are any. One thread at a time.
 
@@ -90,9 +93,6 @@ class ServerTls(_Renewable):
     alpn: str = field(default=ALPN, kw_only=True)
     _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
     _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.reload()
 
     def _files(self) -> tuple[str, ...]:
         return self.certificate_file, self.key_file, self.client_ca_file
@@ -145,9 +145,6 @@ class ClientTls(_Renewable):
     server_name: str = ""
     _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
     _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.reload()
 
     def _files(self) -> tuple[str, ...]:
         return self.ca_file, self.certificate_file, self.key_file

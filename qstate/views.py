@@ -28,6 +28,7 @@ from qstate.serializers import MessagePackSerializer, Serializer, unpacker
 from qstate.values.html_tables import html_table
 
 __all__ = [
+    "VIEW_OF",
     "ReadOnlyAggregatingState",
     "ReadOnlyDict",
     "ReadOnlyList",
@@ -409,16 +410,8 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
     remove = _refuser("remove", _JOB_ONLY)
 
 
-_VIEW_OF: dict[str, type[ReadOnlyState]] = {
-    view.kind.value: view
-    for view in (
-        ReadOnlyValueState,
-        ReadOnlyListState,
-        ReadOnlyMapState,
-        ReadOnlyReducingState,
-        ReadOnlyAggregatingState,
-    )
-}
+#: The class of each kind of state, by the kind's name on the wire.
+VIEW_OF: dict[str, type[ReadOnlyState]] = {view.kind.value: view for view in ReadOnlyState.__subclasses__()}
 
 
 def _of_type(expected: type[Result], found: Any) -> Result:
@@ -453,7 +446,7 @@ class ViewMaker:
     def __init__(self, description: Mapping[str, Any], serializers: Mapping[str, Serializer]) -> None:
         kind, name = description.get("kind"), description.get("serializer")
         state = description.get("name")
-        if kind not in _VIEW_OF:
+        if kind not in VIEW_OF:
             raise SerializationError(
                 f"state {state!r} is of the kind {kind!r}, which this client does not know; use a newer version of it"
             )
@@ -462,7 +455,7 @@ class ViewMaker:
                 f"the values of state {state!r} need the serializer {name!r}, which this client does not have; "
                 f"pass it: serializers=[...]. It has: {', '.join(sorted({'msgpack', *serializers}))}"
             )
-        self._view = _VIEW_OF[kind]
+        self._view = VIEW_OF[kind]
         self._own = serializers.get(name) if isinstance(name, str) else None
         self._readings: dict[str, _Reading] = {}
 

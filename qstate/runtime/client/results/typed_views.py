@@ -13,26 +13,11 @@ from qstate.evolution.declared_values import DeclaredValues
 from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.client.subscriptions import ChangeBatch
 from qstate.values.html_tables import html_table
-from qstate.views import (
-    ReadOnlyAggregatingState,
-    ReadOnlyListState,
-    ReadOnlyMapState,
-    ReadOnlyReducingState,
-    ReadOnlyState,
-    ReadOnlyValueState,
-)
+from qstate.views import VIEW_OF, ReadOnlyState
 
 __all__ = ["NamedState", "TypedViews"]
 
 View = TypeVar("View", bound=ReadOnlyState)
-
-_VIEWS = (
-    ReadOnlyValueState,
-    ReadOnlyListState,
-    ReadOnlyMapState,
-    ReadOnlyReducingState,
-    ReadOnlyAggregatingState,
-)
 
 
 class TypedViews(Generic[View]):
@@ -40,7 +25,7 @@ class TypedViews(Generic[View]):
 
     def __init__(self, declared: type[View], job: str, state: str) -> None:
         origin = get_origin(declared) or declared
-        if origin not in (*_VIEWS, ReadOnlyState):
+        if origin not in (*VIEW_OF.values(), ReadOnlyState):
             raise ConfigError(
                 f"view must be the type of the state's views, such as ReadOnlyValueState[float], got {declared!r}"
             )
