@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -311,23 +311,13 @@ def _keys_of_columns(types: tuple[Any, ...]) -> Callable[[Any], Any]:
     return _decoder(tuple[tuple[types], ...])  # type: ignore[valid-type]
 
 
-def read_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
-    """The options of a Get."""
-    return _read_options(raw, OPTIONS, INTEGER_OPTIONS)
-
-
-def read_scan_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
-    """The options of a Scan."""
-    return _read_options(raw, SCAN_OPTIONS, SCAN_INTEGER_OPTIONS)
-
-
-def read_part_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
-    """The options of a GetPart."""
-    return _read_options(raw, OPTIONS, PART_INTEGER_OPTIONS)
-
-
-def _read_options(raw: Raw, texts: Mapping[str, tuple[str, ...]], integers: frozenset[str]) -> Mapping[str, Detail]:
-    """Known options with known values. A server must not ignore an option that it does not know."""
+def read_options(
+    raw: Raw,
+    limits: Limits,
+    texts: Mapping[str, tuple[str, ...]] = OPTIONS,
+    integers: frozenset[str] = INTEGER_OPTIONS,
+) -> Mapping[str, Detail]:
+    """Known options with known values, by default of a Get. A server must not ignore one that it does not know."""
     if memoryview(raw)[0] == _EMPTY_MAP:
         return {}
     options = read_scalars(raw, "options")
@@ -340,6 +330,11 @@ def _read_options(raw: Raw, texts: Mapping[str, tuple[str, ...]], integers: froz
         elif value not in texts[name]:
             raise UnsupportedQuery(option=name, expected=", ".join(texts[name]))
     return {name: value for name, value in options.items() if not name.startswith(OPTIONAL)}
+
+
+#: The options of a Scan and of a GetPart.
+read_scan_options = partial(read_options, texts=SCAN_OPTIONS, integers=SCAN_INTEGER_OPTIONS)
+read_part_options = partial(read_options, integers=PART_INTEGER_OPTIONS)
 
 
 def check_attributes(raw: Raw) -> Mapping[str, Detail]:

@@ -127,13 +127,11 @@ def _read_entries(raws: tuple[Raw, ...], limits: Limits) -> tuple[Mapping[str, A
 
 
 def _read_after(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
-    """The known attribute of a Describe."""
     found = check_attributes(raw).get(AFTER)
     return {AFTER: found} if type(found) is str and len(found) <= MAX_NAME else NO_ATTRIBUTES
 
 
 def _read_more(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
-    """The known attribute of a Description."""
     return {MORE: True} if check_attributes(raw).get(MORE) is True else NO_ATTRIBUTES
 
 
