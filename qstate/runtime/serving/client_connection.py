@@ -243,7 +243,6 @@ class AcceptedConnection:
         self.protocol.drop_input()
 
     def _end_frame(self, code: FailureCode) -> None:
-        """End the connection, on which a part of a frame has arrived."""
         if not self.over:
             self.end(code, LINGER_S)
             self.channel.while_unread(self.protocol.close)
@@ -359,7 +358,9 @@ class AcceptedConnection:
             if kind in _SERVED:
                 self._handler.received(self, event)  # type: ignore[arg-type]
             elif kind is Cancel:
-                self._cancel(event.id)  # type: ignore[union-attr]
+                call = self.calls_in_flight.get(event.id)  # type: ignore[union-attr]
+                if call is not None:
+                    call.cancel()
             elif kind is Ping:
                 self.send(self.protocol.send(Pong(event.id)))  # type: ignore[union-attr]
             elif isinstance(event, BadRequest):
@@ -377,11 +378,6 @@ class AcceptedConnection:
             return self.host
         origins = (name.removeprefix(ON_BEHALF_OF) for name in features if name.startswith(ON_BEHALF_OF))
         return next(origins, f"proxies of {self.host}")
-
-    def _cancel(self, number: int) -> None:
-        call = self.calls_in_flight.get(number)
-        if call is not None:
-            call.cancel()
 
     def _hold(self) -> None:
         # Hold first: a request that another thread answers now either finds the channel held or is not counted below.

@@ -15,46 +15,26 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from random import Random
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from qstate.errors import (
-    QueryError,
-    Retry,
-    UnsupportedQuery,
-)
+from qstate.errors import QueryError, Retry, UnsupportedQuery
 from qstate.keys import Key
-from qstate.protocol.connection import ON_BEHALF_OF, Answer
+from qstate.protocol.connection import Answer
 from qstate.protocol.messages import PLAIN, Describe, Get, GetPart, Locate, Poll, Scan, Values
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.control.tracing import Tracing, keys_named
-from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
-from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner, Service
-from qstate.runtime.serving.forwarding.owner_connections import OwnerConnections
-from qstate.runtime.serving.forwarding.proxied_requests import (
-    ProxiedGet,
-    ProxiedPart,
-    ProxiedPoll,
-    ProxiedScan,
-    asked_table,
-)
+from qstate.runtime.serving.forwarding.proxied_requests import Router, asked_table
 from qstate.runtime.serving.location_cache import LocationCache
-from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.range_requests.descriptions import description_of
 from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.serving.traced_service import TracedService
-from qstate.runtime.serving.waiting_call import WaitingCall
 
 __all__ = ["ClientProxy"]
 
-#: A state server reads no more requests of a connection than its `max_requests_per_connection`, by default more.
-POLLS_OF_A_CONNECTION = 500
 _FORWARDED = (Get, GetPart, Scan, Poll)
 
 
@@ -89,7 +69,7 @@ class ClientProxy(EndpointOwner):
             service = TracedService(self, Tracing(), "qstate proxy", _FORWARDED, keys_named)
         quota = None if local is None else local.quota
         self._endpoint = Endpoint("Queryable State Proxy Server", options, service, statistics=statistics, quota=quota)
-        self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
+        self._router = Router(self._endpoint.reactor, self._pool, self._locations, options)
 
     def start(self) -> None:
         super().start()
@@ -202,55 +182,3 @@ def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
     except UNSOUND_KEY:  # `routing` reports which key is invalid
         return None
     return shares[0][0] if len(shares) == 1 else None
-
-
-class _Router:
-    """Routes the requests, and keeps what they share. Only the reactor's thread may use it; others call `run`."""
-
-    def __init__(self, reactor: Reactor, pool: WorkerPool, locations: LocationCache, options: EndpointOptions) -> None:
-        self.reactor = reactor
-        self.locations = locations
-        self.random = Random()
-        self._pool = pool
-        self._settings = ConnectionSettings(
-            options.peer_token or options.token,
-            "qstate proxy",
-            options.max_frame,
-            tls=options.owner_tls,
-            allow_token_without_tls=options.allow_token_without_tls,
-        )
-        #: A server knows a proxy by the job's secret. Without one it would not believe for whom a proxy asks.
-        apart = options.peer_token is not None
-        self.owners = OwnerConnections(reactor, self._connection, apart=apart)
-        #: Of polls, which may be in flight for long.
-        self.owners_of_polls = OwnerConnections(
-            reactor, self._connection, apart=apart, most_in_flight=POLLS_OF_A_CONNECTION
-        )
-
-    def run(self, action: Callable[..., None], *args: Any) -> None:
-        """Run a method of this router on the reactor's thread. Any thread."""
-        if self.reactor.in_driver():
-            action(*args)
-        else:
-            self.reactor.call_soon(action, *args)
-
-    def forward(self, call: Call, request: Get | GetPart | Scan | Poll, names: tuple[str, str]) -> None:
-        table = self.locations.known(*names)
-        if isinstance(request, Get):
-            ProxiedGet(self, call, request, names, table).start()
-        elif isinstance(request, GetPart):
-            ProxiedPart(self, call, request, names, table).start()
-        elif isinstance(request, Scan):
-            ProxiedScan(self, call, request, names, table).start()
-        else:
-            ProxiedPoll(self, call, request, names, table).start()
-
-    def locate(self, call: Call, request: Locate) -> None:
-        self.locations.refresh(request.job, request.state, WaitingCall(self.reactor, call).found)
-
-    def describe(self, call: Call, job: str) -> None:
-        self.locations.describe(job, WaitingCall(self.reactor, call).found)
-
-    def _connection(self, host: str, port: int, origin: str, peers: Peers) -> OwnerConnection:
-        settings = replace(self._settings, features=(ON_BEHALF_OF + origin,) if origin else ())
-        return OwnerConnection(self.reactor, self._pool, (host, port), settings=settings, peers=peers)

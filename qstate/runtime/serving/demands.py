@@ -9,11 +9,23 @@ import math
 import time
 from collections.abc import Mapping
 
-from qstate.errors import Detail, EpochNotReached, NoCommittedEpoch, TooStale
+from qstate.backends.contract import StateReader
+from qstate.errors import Detail, EpochNotReached, NoCommittedEpoch, TooStale, UnsupportedQuery
 from qstate.protocol.messages import NO_EPOCH
 from qstate.runtime.serving.registry import StateInstance
 
-__all__ = ["check_committed", "check_epoch", "check_staleness"]
+__all__ = ["check_committed", "check_epoch", "check_staleness", "reader_of"]
+
+
+def reader_of(instance: StateInstance, options: Mapping[str, Detail]) -> StateReader:
+    """The reader of the isolation that a query demands. Raises `UnsupportedQuery`, `TooStale`."""
+    isolation = str(options.get("isolation", "live"))
+    reader = instance.readers_by_name.get(isolation)
+    if reader is None:
+        raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
+    if isolation == "committed" and "max_staleness_ms" in options:
+        check_staleness(instance, options)
+    return reader
 
 
 def check_committed(epoch: int, instance: StateInstance) -> None:

@@ -423,7 +423,7 @@ class Endpoint:
             return
         self._refusals += 1
         channel = Channel(
-            self.reactor, sock, on_data=_discard, on_close=self._refusal_over, max_unsent_bytes=TURN_BYTES
+            self.reactor, sock, on_data=lambda _: None, on_close=self._refusal_over, max_unsent_bytes=TURN_BYTES
         )
         channel.open()
         details = {"retry_after_ms": LONGEST_RETRY_AFTER_MS} if code is FailureCode.OVERLOADED else {}
@@ -508,7 +508,3 @@ class EndpointOwner:
         the timeout, whatever a request does.
         """
         self._endpoint.shutdown(timeout_s)
-
-
-def _discard(data: bytes) -> None:
-    return

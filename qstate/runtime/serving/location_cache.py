@@ -102,18 +102,15 @@ class LocationCache:
             if table is not None and (is_over or table is stale or table.committed is stale):
                 del self._tables[names]
                 table = None
-            if table is None:
-                asked = self._join(names, reply)
-        if table is not None:
-            reply(table)
-        elif asked is None:
-            reply(self.missing(job))
+            joined = table is None and self._join(names, reply)
+        if not joined:
+            reply(self.missing(job) if table is None else table)
 
     def refresh(self, job: str, state: str, reply: Reply) -> None:
         """Call `reply` with a new answer of the oracle, whatever is cached."""
         with self._lock:
-            asked = self._join((job, state), reply)
-        if asked is None:
+            joined = self._join((job, state), reply)
+        if not joined:
             reply(self.missing(job))
 
     def describe(self, job: str, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
@@ -124,17 +121,17 @@ class LocationCache:
         else:
             self._pool.submit(_describe, job, oracle, reply)
 
-    def _join(self, names: tuple[str, str], reply: Reply) -> _Lookup | None:
-        """Join the lookup in flight, or start one; None when the job has no oracle. Call it under the lock."""
+    def _join(self, names: tuple[str, str], reply: Reply) -> bool:
+        """Join the lookup in flight, or start one; False when the job has no oracle. Call it under the lock."""
         oracle = self._oracles.get(names[0])
         if oracle is None:
-            return None
+            return False
         lookup = self._lookups.get(names)
         if lookup is None or self._clock() - lookup.started_at > PATIENCE_S:
             lookup = self._lookups[names] = _Lookup(oracle, self._clock())
             self._pool.submit(self._ask, names, lookup)
         lookup.waiting.append(reply)
-        return lookup
+        return True
 
     def _ask(self, names: tuple[str, str], lookup: _Lookup) -> None:
         def answered(found: Found) -> None:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from qstate.errors import FailureCode
-from qstate.runtime.control.job_statistics import ProcessStatistics, SubtaskStatistics
+from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.control.statistics import DURATION_BUCKETS_S, StatisticsSnapshot
 
 __all__ = ["MetricCollector"]
@@ -120,6 +120,8 @@ _OF_SUBTASKS = (
         attrgetter("state.bytes"),
     ),
 )
+_STATE_KEYS = _Metric(_GAUGE, "qstate_state_keys", "keys with a value, where the backend counts them", int)
+_STANDBY_EPOCHS = _Metric(_GAUGE, "qstate_standby_epoch", "the epoch that a standby serves, -1 for none", int)
 
 
 class MetricCollector:
@@ -151,8 +153,16 @@ def _families(job: str, processes: list[ProcessStatistics]) -> Iterator[Any]:
     yield from _filled(kinds, _OF_ENDPOINTS, _ENDPOINT, endpoints)
     yield from _of_requests(kinds, endpoints)
     yield from _filled(kinds, _OF_SUBTASKS, _SUBTASK, subtasks)
-    yield _keys(kinds, subtasks)
-    yield _standby_epochs(kinds, job, processes)
+    keys = [
+        ((*labels, state), keys) for labels, subtask in subtasks for state, keys in sorted(subtask.state.keys.items())
+    ]
+    yield from _filled(kinds, [_STATE_KEYS], (*_SUBTASK, "state"), keys)
+    epochs = [
+        ((job, process.name, operator), epoch)
+        for process in processes
+        for operator, epoch in (() if process.standby is None else process.standby.epochs)
+    ]
+    yield from _filled(kinds, [_STANDBY_EPOCHS], (*_PROCESS, "operator"), epochs)
 
 
 def _endpoints(job: str, processes: Iterable[ProcessStatistics]) -> Iterator[tuple[_Labels, StatisticsSnapshot]]:
@@ -186,26 +196,6 @@ def _of_requests(kinds: Any, endpoints: Sequence[tuple[_Labels, StatisticsSnapsh
             failures.add_metric((*labels, _code_name(code)), count)
         durations.add_metric(labels, buckets=_buckets(counts), sum_value=counts.duration_s)
     yield from (failures, durations)
-
-
-def _keys(kinds: Any, subtasks: Sequence[tuple[_Labels, SubtaskStatistics]]) -> Any:
-    family = kinds.GaugeMetricFamily(
-        "qstate_state_keys", "keys with a value, where the backend counts them", labels=(*_SUBTASK, "state")
-    )
-    for labels, subtask in subtasks:
-        for state, keys in sorted(subtask.state.keys.items()):
-            family.add_metric((*labels, state), keys)
-    return family
-
-
-def _standby_epochs(kinds: Any, job: str, processes: Iterable[ProcessStatistics]) -> Any:
-    family = kinds.GaugeMetricFamily(
-        "qstate_standby_epoch", "the epoch that a standby serves, -1 for none", labels=(*_PROCESS, "operator")
-    )
-    for process in processes:
-        for operator, epoch in () if process.standby is None else process.standby.epochs:
-            family.add_metric((job, process.name, operator), epoch)
-    return family
 
 
 def _buckets(counts: StatisticsSnapshot) -> list[tuple[str, int]]:

@@ -220,16 +220,6 @@ def _read_each_once(
     return ReadResult(epoch, bounded(map(by_mark.__getitem__, marks), most_bytes))
 
 
-def _read_own(
-    reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
-) -> ReadResult:
-    """`_read` for the owned keys of a get: a view that lacks what the get demands fails only these keys."""
-    try:
-        return _read(reader, instance, request, keys, most_bytes)
-    except (EpochNotReached, NoCommittedEpoch, TooStale) as exc:
-        return ReadResult(NO_EPOCH, [exc.code] * len(keys))
-
-
 def _values_of(request: Get, instance: StateInstance, epoch: int, values: Sequence[bytes | int | None]) -> Values:
     """The answer with the same epoch for each key. `Call.encode` corrects the epochs of failures."""
     return Values(request.id, (epoch,) * len(values), tuple(values), instance.fingerprint)
@@ -245,7 +235,10 @@ def _owned_values(request: Get, instance: StateInstance, reader: StateReader, mo
     found: Sequence[bytes | int | None] = ()
     epoch = NO_EPOCH
     if mine:
-        epoch, found = _read_own(reader, instance, request, mine, most_bytes)
+        try:
+            epoch, found = _read(reader, instance, request, mine, most_bytes)
+        except (EpochNotReached, NoCommittedEpoch, TooStale) as exc:
+            found = [exc.code] * len(mine)  # only these keys fail
     results = iter(found)
     merged = [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned]
     return _values_of(request, instance, epoch, merged)

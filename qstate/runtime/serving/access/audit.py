@@ -73,18 +73,9 @@ class Audit:
             counts, self._counts = self._counts, {}
             self._lines.clear()
         for entry, (requests, keys) in counts.items():
-            _write(entry, requests, keys)
-
-
-def _write(entry: Entry, requests: int, keys: int) -> None:
-    refusal = FailureCode(entry.refusal).name if entry.refusal else ""
-    facts = {**entry._asdict(), "refusal": refusal, "requests": requests, "keys": keys}
-    # The names come from clients: repr leaves no line break in them.
-    text = " ".join(f"{name}={value!r}" for name, value in facts.items() if value not in (None, ""))
-    log.log(
-        logging.WARNING if refusal else logging.INFO,
-        "%s: %s",
-        "refused" if refusal else "permitted",
-        text,
-        extra={"audit": facts},
-    )
+            refusal = FailureCode(entry.refusal).name if entry.refusal else ""
+            facts = {**entry._asdict(), "refusal": refusal, "requests": requests, "keys": keys}
+            # The names come from clients: repr leaves no line break in them.
+            text = " ".join(f"{name}={value!r}" for name, value in facts.items() if value not in (None, ""))
+            level, outcome = (logging.WARNING, "refused") if refusal else (logging.INFO, "permitted")
+            log.log(level, "%s: %s", outcome, text, extra={"audit": facts})

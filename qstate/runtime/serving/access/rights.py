@@ -121,10 +121,6 @@ class Rules:
 
 
 def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
-    parts = (translate(_literal(pattern)) for pattern in patterns)
-    return re.compile("|".join(parts)).fullmatch
-
-
-def _literal(pattern: str) -> str:
-    """The pattern for `fnmatch`, in which only `*` has a meaning."""
-    return pattern.replace("[", "[[]").replace("?", "[?]")
+    # For `fnmatch`, in which not only `*` has a meaning.
+    literal = (pattern.replace("[", "[[]").replace("?", "[?]") for pattern in patterns)
+    return re.compile("|".join(map(translate, literal))).fullmatch

@@ -1,49 +1,41 @@
 """The requests that a client proxy forwards: each carries out what its `RoutedGet` decides.
 
-Rules of this module: as in `client_proxy`, which makes these requests. They know the proxy by the interface `Router`.
-Everything runs on the reactor's thread.
+Rules of this module: as in `client_proxy`, whose router makes these requests. Everything runs on the reactor's thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from time import thread_time
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from qstate.backends.contract import Isolation
 from qstate.errors import Detail, FailureCode, MalformedRequest, QueryError, WrongKeyType
 from qstate.keys import Key
-from qstate.protocol.connection import Answer
-from qstate.protocol.messages import Failure, Get, GetPart, Poll, Scan, Values
+from qstate.protocol.connection import ON_BEHALF_OF, Answer
+from qstate.protocol.messages import Failure, Get, GetPart, Locate, Poll, Scan, Values
 from qstate.runtime.net.reactor import Reactor, Timer
+from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import LocationTable, Owner
-from qstate.runtime.routing.pipelined_connection import Requester
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers, Requester
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.serving.client_connection import Call
+from qstate.runtime.serving.endpoint_options import EndpointOptions
 from qstate.runtime.serving.forwarding.owner_connections import OwnerConnections
 from qstate.runtime.serving.location_cache import LocationCache
 from qstate.runtime.serving.owner_connection import OwnerConnection
+from qstate.runtime.serving.waiting_call import WaitingCall
 
-__all__ = ["ProxiedGet", "ProxiedPart", "ProxiedPoll", "ProxiedScan", "Router", "asked_table"]
+__all__ = ["Router", "asked_table"]
 
+#: A state server reads no more requests of a connection than its `max_requests_per_connection`, by default more.
+POLLS_OF_A_CONNECTION = 500
 
 Fitting = TypeVar("Fitting", GetPart, Scan)
-
-
-class Router(Protocol):
-    """What the requests of a proxy share."""
-
-    reactor: Reactor
-    locations: LocationCache
-    random: Random
-    owners: OwnerConnections
-    owners_of_polls: OwnerConnections
-
-    def run(self, action: Callable[..., None], *args: Any) -> None:
-        """Run an action on the reactor's thread. Any thread."""
 
 
 def asked_table(table: LocationTable, request: Get | GetPart | Scan | Poll) -> LocationTable:
@@ -344,3 +336,51 @@ class ProxiedPoll(ProxiedRange):
 
     def _connection(self, owner: Owner) -> OwnerConnection:
         return self._router.owners_of_polls.find(owner.host, owner.port, self._call.connection.host)
+
+
+_KIND_OF = {Get: ProxiedGet, GetPart: ProxiedPart, Scan: ProxiedScan, Poll: ProxiedPoll}
+
+
+class Router:
+    """Routes a proxy's requests, and keeps what they share. Only the reactor's thread may use it; others call `run`."""
+
+    def __init__(self, reactor: Reactor, pool: WorkerPool, locations: LocationCache, options: EndpointOptions) -> None:
+        self.reactor = reactor
+        self.locations = locations
+        self.random = Random()
+        self._pool = pool
+        self._settings = ConnectionSettings(
+            options.peer_token or options.token,
+            "qstate proxy",
+            options.max_frame,
+            tls=options.owner_tls,
+            allow_token_without_tls=options.allow_token_without_tls,
+        )
+        #: A server knows a proxy by the job's secret. Without one it would not believe for whom a proxy asks.
+        apart = options.peer_token is not None
+        self.owners = OwnerConnections(reactor, self._connection, apart=apart)
+        #: Of polls, which may be in flight for long.
+        self.owners_of_polls = OwnerConnections(
+            reactor, self._connection, apart=apart, most_in_flight=POLLS_OF_A_CONNECTION
+        )
+
+    def run(self, action: Callable[..., None], *args: Any) -> None:
+        """Run a method of this router on the reactor's thread. Any thread."""
+        if self.reactor.in_driver():
+            action(*args)
+        else:
+            self.reactor.call_soon(action, *args)
+
+    def forward(self, call: Call, request: Get | GetPart | Scan | Poll, names: tuple[str, str]) -> None:
+        kind: type[Any] = _KIND_OF[type(request)]
+        kind(self, call, request, names, self.locations.known(*names)).start()
+
+    def locate(self, call: Call, request: Locate) -> None:
+        self.locations.refresh(request.job, request.state, WaitingCall(self.reactor, call).found)
+
+    def describe(self, call: Call, job: str) -> None:
+        self.locations.describe(job, WaitingCall(self.reactor, call).found)
+
+    def _connection(self, host: str, port: int, origin: str, peers: Peers) -> OwnerConnection:
+        settings = replace(self._settings, features=(ON_BEHALF_OF + origin,) if origin else ())
+        return OwnerConnection(self.reactor, self._pool, (host, port), settings=settings, peers=peers)

@@ -128,7 +128,6 @@ class Polls:
             self._continue(poll)
 
     def _continue(self, poll: _Poll) -> None:
-        """Answer a poll, or let it wait."""
         began = time.thread_time()
         self._try(poll)
         poll.call.connection.charge(time.thread_time() - began)

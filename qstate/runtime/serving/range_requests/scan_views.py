@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from secrets import token_bytes
 from threading import Lock
 
@@ -35,18 +36,17 @@ RETRY_AFTER_MS = 1000
 _VIEW_BYTES = 8
 
 
+@dataclass(slots=True, eq=False)
 class View:
     """A scan of the backend that is open. `ScanViews` counts who uses it."""
 
-    __slots__ = ("expires_at", "free_at", "id", "isolation", "scan", "users")
-
-    def __init__(self, view_id: bytes, isolation: str, scan: StateScan) -> None:
-        self.id = view_id
-        self.isolation = isolation
-        self.scan = scan
-        self.users = 1
-        #: When it is closed, and from when on its place may be taken, unless a request uses it.
-        self.expires_at = self.free_at = 0.0
+    id: bytes
+    isolation: str
+    scan: StateScan
+    users: int = 1
+    #: When it is closed, and from when on its place may be taken, unless a request uses it.
+    expires_at: float = 0.0
+    free_at: float = 0.0
 
 
 class ScanViews:

@@ -25,7 +25,7 @@ from qstate.errors import (
 )
 from qstate.keys import ColumnType, check_key, encode_key
 from qstate.protocol.messages import Page, Poll, Scan
-from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
+from qstate.runtime.serving.demands import check_committed, check_epoch, reader_of
 from qstate.runtime.serving.range_requests.scan_views import IDLE_S, LAST_PAGE_S, ScanViews, View
 from qstate.runtime.serving.registry import StateInstance
 
@@ -78,11 +78,7 @@ def _view_of(request: Scan, instance: StateInstance, views: ScanViews) -> View:
     isolation = str(request.options.get("isolation", "live"))
     if views.has_made(request.view):
         return views.use(request.view, isolation)
-    reader = instance.readers_by_name.get(isolation)
-    if reader is None:
-        raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
-    if isolation == "committed" and "max_staleness_ms" in request.options:
-        check_staleness(instance, request.options)
+    reader = reader_of(instance, request.options)
     try:
         view = views.open(isolation, lambda: reader.scan(instance.descriptor))
     except ClosedError as exc:
@@ -146,7 +142,6 @@ class _PageReader:
             self._group = self._request.stop_group  # there are no keys in groups after the last one
 
     def page(self, epoch: int, view: bytes) -> Page:
-        """The page of what was read."""
         found = self._found
         spaces = [entry.namespace for entry in found]
         return Page(

@@ -23,7 +23,7 @@ from qstate.errors import ClosedError, KeyGroupNotOwned, UnknownStateId, Unsuppo
 from qstate.keys import check_key, encode_key
 from qstate.protocol.messages import GetPart, Part
 from qstate.protocol.part_messages import BYTES, ENTRIES, PAGE, SIZE, SLICE
-from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
+from qstate.runtime.serving.demands import check_committed, check_epoch, reader_of
 from qstate.runtime.serving.registry import StateInstance
 
 __all__ = ["part_of"]
@@ -66,15 +66,9 @@ def _reader_of(instance: StateInstance, request: GetPart) -> StateReader:
     kind = instance.descriptor.kind
     if kind not in _KINDS.get(request.part, _CONTAINERS if request.part == SIZE else (kind,)):
         raise UnsupportedQuery(option="part", reason=f"a {kind.value} state has no {request.part}")
-    isolation = str(request.options.get("isolation", "live"))
-    reader = instance.readers_by_name.get(isolation)
-    if reader is None:
-        raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
     if not instance.owns_all and instance.group_of(request.key) not in instance.key_groups:
         raise KeyGroupNotOwned()
-    if isolation == "committed" and "max_staleness_ms" in request.options:
-        check_staleness(instance, request.options)
-    return reader
+    return reader_of(instance, request.options)
 
 
 @contextmanager
