@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from numbers import Real
 from random import Random
 from typing import Any
@@ -27,16 +28,14 @@ from qstate.views import serializers_by_name
 
 __all__ = [
     "DEFAULT_TIMEOUT_S",
+    "ConnectionArguments",
     "addresses_text",
     "check_address",
     "check_name",
     "check_names",
     "check_timeout",
-    "connections_of",
     "demands",
-    "endpoints_of",
     "keys_of",
-    "link_settings",
     "query_of",
 ]
 
@@ -62,7 +61,7 @@ def check_address(host: Any, port: Any) -> tuple[str, int]:
         raise ConfigError(f"host and port are separate arguments: host={name!r}, port={found['port']}, got {host!r}")
     if host.startswith("[") and host.endswith("]"):
         raise ConfigError(f"host must be an IPv6 address without brackets, as in {host.strip('[]')!r}, got {host!r}")
-    if not _HOST.fullmatch(host) or not _can_be_resolved(host):
+    if not _HOST.fullmatch(host) or not _has_encoding(host, "idna"):
         raise ConfigError(
             "host must be one host name or IP address, without spaces or a user's name, such as 'localhost', "
             f"got {host!r}"
@@ -73,28 +72,6 @@ def check_address(host: Any, port: Any) -> tuple[str, int]:
     return host, port
 
 
-def endpoints_of(
-    proxy: tuple[Any, Any],
-    *,
-    proxies: Iterable[tuple[str, int]],
-    direct: bool | None,
-    serializers: Iterable[Serializer],
-    fallback: Iterable[tuple[str, int]],
-    random: Random,
-) -> Endpoints:
-    """Return the job's proxies and its fallbacks. Raises `ConfigError`."""
-    known = serializers_by_name(serializers)
-    addresses = [check_address(*proxy), *_addresses("proxies", proxies)]
-    if not isinstance(direct, bool | None):
-        raise ConfigError(f"direct must be True, False or None, got {direct!r}")
-    way = Way.REACHED if direct is None else Way.OWNERS if direct else Way.PROXY
-    elsewhere = [
-        StateCache(Proxies([other], random), way=Way.PROXY, serializers=known)
-        for other in _addresses("fallback", fallback)
-    ]
-    return Endpoints([StateCache(Proxies(addresses, random), way=way, serializers=known), *elsewhere])
-
-
 def addresses_text(endpoints: Endpoints) -> str:
     """The addresses of the job's proxies, for people."""
     found = list(endpoints.caches[0].proxies)
@@ -102,75 +79,87 @@ def addresses_text(endpoints: Endpoints) -> str:
     return text if len(found) <= 3 else f"{text} and {len(found) - 3} more"
 
 
-def link_settings(
-    endpoints: Endpoints,
-    token: str | bytes | None,
-    max_frame: int,
-    *,
-    tls: ClientTls | None,
-    allow_token_without_tls: bool,
-) -> ConnectionSettings:
-    """Return the settings of a client's connections.
+@dataclass
+class ConnectionArguments:
+    """What the caller says about a client's connections. `links` checks it and gives what a set of links needs.
 
-    Raises `ConfigError` for values that no server accepts, and for a token that the network could see.
+    A client has links for gets, and others for subscriptions, whose requests may wait for long.
     """
+
+    proxy: tuple[Any, Any]
+    random: Random
+    proxies: Iterable[tuple[str, int]]
+    direct: bool | None
+    serializers: Iterable[Serializer]
+    fallback: Iterable[tuple[str, int]]
+    token: str | bytes | None = field(repr=False)
+    max_frame: int
+    tls: ClientTls | None
+    allow_token_without_tls: bool
+    tracing: Tracing | None
+
+    def __post_init__(self) -> None:
+        self.proxies, self.serializers, self.fallback = map(
+            _repeatable, (self.proxies, self.serializers, self.fallback)
+        )
+
+    def links(self) -> tuple[Endpoints, ConnectionSettings, Random, Tracing | None]:
+        """The arguments of the links, with endpoints of their own.
+
+        Raises `ConfigError` for values that no server accepts, and for a token that the network could see.
+        """
+        endpoints = self._endpoints()
+        return endpoints, self._settings(endpoints), self.random, self.tracing
+
+    def _endpoints(self) -> Endpoints:
+        known = serializers_by_name(self.serializers)
+        addresses = [check_address(*self.proxy), *_addresses("proxies", self.proxies)]
+        if not isinstance(self.direct, bool | None):
+            raise ConfigError(f"direct must be True, False or None, got {self.direct!r}")
+        way = Way.REACHED if self.direct is None else Way.OWNERS if self.direct else Way.PROXY
+        elsewhere = [
+            StateCache(Proxies([other], self.random), way=Way.PROXY, serializers=known)
+            for other in _addresses("fallback", self.fallback)
+        ]
+        return Endpoints([StateCache(Proxies(addresses, self.random), way=way, serializers=known), *elsewhere])
+
+    def _settings(self, endpoints: Endpoints) -> ConnectionSettings:
+        token = _token_bytes(self.token)
+        if type(self.max_frame) is not int:
+            raise ConfigError(f"max_frame must be a number of bytes, got {self.max_frame!r}")
+        Limits(max_frame=self.max_frame)
+        if self.tls is not None and not isinstance(self.tls, ClientTls):
+            raise ConfigError(
+                f"tls must be a qstate.client.ClientTls, as in tls=ClientTls(ca_file=...), got {self.tls!r}"
+            )
+        if not isinstance(self.allow_token_without_tls, bool):
+            raise ConfigError(f"allow_token_without_tls must be True or False, got {self.allow_token_without_tls!r}")
+        settings = ConnectionSettings(
+            token,
+            "qstate-python",
+            self.max_frame,
+            tls=self.tls,
+            allow_token_without_tls=self.allow_token_without_tls,
+        )
+        for host in (address[0] for cache in endpoints.caches for address in cache.proxies):
+            if settings.exposes_token(host):
+                raise ConfigError(
+                    f"the token would go to {host} without TLS, where any server may answer and others could read it: "
+                    "give tls=ClientTls(...) (--tls-ca on the command line), or, on a network that you trust, "
+                    "allow_token_without_tls=True (--allow-token-without-tls)"
+                )
+        return settings
+
+
+def _token_bytes(token: str | bytes | None) -> bytes | None:
     if token is not None and not isinstance(token, str | bytes):
         raise ConfigError(f"token must be text or bytes, got {type(token).__name__}")
-    if isinstance(token, str) and not _is_sound_text(token):
+    if isinstance(token, str) and not _has_encoding(token, "utf-8"):
         raise ConfigError("token must be bytes, or text without lone surrogates")
     data = token.encode() if isinstance(token, str) else token
     if data is not None and len(data) > MAX_TOKEN:
         raise ConfigError(f"a token has at most {MAX_TOKEN} bytes, got {len(data)}")
-    if type(max_frame) is not int:
-        raise ConfigError(f"max_frame must be a number of bytes, got {max_frame!r}")
-    Limits(max_frame=max_frame)
-    if tls is not None and not isinstance(tls, ClientTls):
-        raise ConfigError(f"tls must be a qstate.client.ClientTls, as in tls=ClientTls(ca_file=...), got {tls!r}")
-    if not isinstance(allow_token_without_tls, bool):
-        raise ConfigError(f"allow_token_without_tls must be True or False, got {allow_token_without_tls!r}")
-    settings = ConnectionSettings(
-        data, "qstate-python", max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls
-    )
-    for host in (address[0] for cache in endpoints.caches for address in cache.proxies):
-        if settings.exposes_token(host):
-            raise ConfigError(
-                f"the token would go to {host} without TLS, where any server may answer and others could read it: give "
-                "tls=ClientTls(...) (--tls-ca on the command line), or, on a network that you trust, "
-                "allow_token_without_tls=True (--allow-token-without-tls)"
-            )
-    return settings
-
-
-def connections_of(
-    proxy: tuple[Any, Any],
-    *,
-    random: Random,
-    proxies: Iterable[tuple[str, int]],
-    direct: bool | None,
-    serializers: Iterable[Serializer],
-    fallback: Iterable[tuple[str, int]],
-    token: str | bytes | None,
-    max_frame: int,
-    tls: ClientTls | None,
-    allow_token_without_tls: bool,
-    tracing: Tracing | None,
-) -> Callable[[], tuple[Endpoints, ConnectionSettings, Random, Tracing | None]]:
-    """Return a function that gives what a client's links need; each call gives other endpoints.
-
-    The function raises `ConfigError`.
-
-    A client has links for gets, and others for subscriptions, whose requests may wait for long.
-    """
-    proxies, serializers, fallback = map(_repeatable, (proxies, serializers, fallback))
-
-    def make() -> tuple[Endpoints, ConnectionSettings, Random, Tracing | None]:
-        endpoints = endpoints_of(
-            proxy, proxies=proxies, direct=direct, serializers=serializers, fallback=fallback, random=random
-        )
-        settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
-        return endpoints, settings, random, tracing
-
-    return make
+    return data
 
 
 def _repeatable(given: Any) -> Any:
@@ -216,7 +205,7 @@ def check_name(which: str, name: Any) -> None:
         raise ConfigError(f"{which} must be text, the name of a {which}, got {type(name).__name__}: {name!r}")
     if not 0 < len(name) <= MAX_NAME:
         raise ConfigError(f"{which} must be a name of 1 to {MAX_NAME} characters, got {len(name)}")
-    if not _is_sound_text(name):
+    if not _has_encoding(name, "utf-8"):
         raise ConfigError(f"{which} must be a name that UTF-8 can encode, without lone surrogates, got {name!r}")
 
 
@@ -263,19 +252,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _is_sound_text(text: str) -> bool:
-    """Whether UTF-8 can encode it: a lone surrogate is no character."""
+def _has_encoding(text: str, encoding: str) -> bool:
+    """Whether UTF-8 can encode it: a lone surrogate is no character. Or IDNA: no label is empty or too long."""
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _can_be_resolved(host: str) -> bool:
-    """Whether a resolver takes it: its labels are neither empty nor too long."""
-    try:
-        host.encode("idna")
+        text.encode(encoding)
     except UnicodeError:
         return False
     return True

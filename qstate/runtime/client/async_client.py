@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from random import Random
 from types import EllipsisType
@@ -21,11 +21,11 @@ from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import Locate, Page, Part, Ping, Scan
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
+    ConnectionArguments,
     addresses_text,
     check_name,
     check_names,
     check_timeout,
-    connections_of,
     keys_of,
     query_of,
 )
@@ -33,9 +33,8 @@ from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.batching import Batching, GetArguments
 from qstate.runtime.client.caching.committed_cache import MISS, CommittedCache, check_cache, with_misses
 from qstate.runtime.client.caching.kept_values import CacheStatistics, ClientCache
-from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
+from qstate.runtime.client.failover import call_operation, failover_get, one_operation
 from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
-from qstate.runtime.client.owner_operations import PartOperation
 from qstate.runtime.client.query import COMMITTED, LIVE, Query
 from qstate.runtime.client.results.async_parts import AsyncParts
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle
@@ -50,12 +49,11 @@ from qstate.runtime.client.scanning import (
     Selected,
     key_only,
 )
-from qstate.runtime.client.state_cache import CachedState, Endpoints
+from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscribing import Subscribing
 from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, wanted_of
 from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.location import LocationTable
-from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 from qstate.values.html_tables import html_table
@@ -88,7 +86,7 @@ class AsyncQueryableStateClient(AsyncParts):
         )
 
     #: What the links of subscriptions need, which the first one makes.
-    _connections: Callable[[], tuple[Endpoints, ConnectionSettings, Random, Tracing | None]]
+    _connections: ConnectionArguments
     _long_links: AsyncLinks | None = None
     _cache: CommittedCache | None = None
     #: The answers of the cache since the loop had a turn.
@@ -128,7 +126,7 @@ class AsyncQueryableStateClient(AsyncParts):
         """
         check_timeout(timeout_s)
         settings = check_cache(cache)
-        connections = connections_of(
+        connections = ConnectionArguments(
             (host, port),
             random=random or Random(),
             proxies=proxies,
@@ -141,7 +139,7 @@ class AsyncQueryableStateClient(AsyncParts):
             allow_token_without_tls=allow_token_without_tls,
             tracing=Tracing() if tracing else None,
         )
-        links = AsyncLinks(*connections())
+        links = AsyncLinks(*connections.links())
         client = cls.__new__(cls)
         client._connections = connections
         client._open(links, timeout_s)
@@ -187,15 +185,7 @@ class AsyncQueryableStateClient(AsyncParts):
     ) -> Any:
         """The view of the key's value, or None when the state has no value for the key.
 
-        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). The answer is
-        of `min_epoch` or later, and contains everything that was committed more than `max_staleness_s` seconds ago. The
-        client asks again until the server can give such an answer, and at the deadline raises `EpochNotReached` or
-        `TooStale`.
-
-        A failure that may pass, such as that of a key whose owner restarts, is tried again for `wait_s` seconds; None:
-        until the deadline.
-
-        Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
+        See `QueryableStateClient.get` for the arguments and errors.
         """
         arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s, wait_s)
         if self._cache is not None:
@@ -240,7 +230,6 @@ class AsyncQueryableStateClient(AsyncParts):
         return self._submit(arguments, key)
 
     def _submit(self, arguments: GetArguments, key: Key) -> asyncio.Future[Any]:
-        """Ask the servers."""
         if self._tracing is not None:
             sampled = self._submit_sampled(self._tracing, arguments, key)
             if sampled is not None:
@@ -265,12 +254,7 @@ class AsyncQueryableStateClient(AsyncParts):
         wait_s: float | None = None,
         return_errors: bool = False,
     ) -> dict[Key, Any]:
-        """The view, or None, of each key. The client splits any number of keys into requests as needed.
-
-        The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
-        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail. With
-        `return_errors`, a key that failed has its `QueryError` in the place of a view.
-        """
+        """The view, or None, of each key, any number of them. See `QueryableStateClient.get_many`."""
         asked = keys_of(keys)
         query = query_of(
             job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
@@ -333,15 +317,8 @@ class AsyncQueryableStateClient(AsyncParts):
         query.check_keys((key,))
         known = self._links.states.find(job, state) or await self._learn(query, self._deadline(timeout_s))
         group = key_group(key, known.max_parallelism)
-        found = self.scan(
-            job,
-            state,
-            key_only(key),
-            isolation,
-            key_groups=(group, group + 1),
-            values=False,
-            timeout_s=timeout_s,
-        )
+        groups = (group, group + 1)
+        found = self.scan(job, state, key_only(key), isolation, key_groups=groups, values=False, timeout_s=timeout_s)
         return [entry.namespace async for entry in found]
 
     def subscribe(
@@ -384,15 +361,16 @@ class AsyncQueryableStateClient(AsyncParts):
 
     def _links_of_subscriptions(self) -> AsyncLinks:
         if self._long_links is None:
-            self._long_links = AsyncLinks(*self._connections())
+            self._long_links = AsyncLinks(*self._connections.links())
         return self._long_links
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
         listing = Listing(None)
-        page = listing.request
-        while not listing.take((await self._finish(CallOperation(self._links, page, self._deadline(timeout_s))))[0]):
-            page = listing.request
+        while not listing.take(
+            *await self._finish(CallOperation(self._links, listing.request, self._deadline(timeout_s)))
+        ):
+            pass
         return [entry["job"] for entry in listing.entries]
 
     async def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
@@ -402,9 +380,10 @@ class AsyncQueryableStateClient(AsyncParts):
         """
         check_name("job", job)
         listing = Listing(job)
-        page = listing.request
-        while not listing.take((await self._finish(call_operation(self._links, page, self._deadline(timeout_s))))[0]):
-            page = listing.request
+        while not listing.take(
+            *await self._finish(call_operation(self._links, listing.request, self._deadline(timeout_s)))
+        ):
+            pass
         return listing.entries
 
     async def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
@@ -507,7 +486,7 @@ class AsyncQueryableStateClient(AsyncParts):
         if request.limit == 0:
             timeout_s = RELEASE_TIMEOUT_S
         while True:
-            operation = scan_operation(self._links, scanner.query, request, self._deadline(timeout_s))
+            operation = one_operation(self._links, scanner.query, request, self._deadline(timeout_s))
             try:
                 (page,) = await self._finish(operation)
             except QueryError as error:
@@ -517,18 +496,10 @@ class AsyncQueryableStateClient(AsyncParts):
                 return page, operation.known
 
     async def _part(self, asked: AskedPart) -> tuple[Part, CachedState]:
-        tracing, (query, request, timeout_s) = self._tracing, asked
-        deadline = self._deadline(timeout_s)
-        if tracing is None:
-            return await self._answer(part_operation(self._links, query, request, deadline))
-        span = tracing.of_client(query.job, query.state, 1)
-        request = request._replace(attributes=tracing.carried(span))
-        with tracing.ended(span):
-            return await self._answer(part_operation(self._links, query, request, deadline))
-
-    async def _answer(self, operation: PartOperation | FailoverOne) -> tuple[Part, CachedState]:
-        (part,) = await self._finish(operation)
-        return part, operation.known
+        with asked.traced(self._tracing) as (query, request, timeout_s):
+            operation = one_operation(self._links, query, request, self._deadline(timeout_s))
+            (part,) = await self._finish(operation)
+            return part, operation.known
 
     async def _finish(self, operation: Operation, errors_of: int = 0) -> list[Any]:
         """Start the operation and wait for its end. Returns its result; with `errors_of` so many keys, their errors."""

@@ -165,10 +165,7 @@ class AsyncLinks(Links[AsyncLink]):
         for notify in operation.waiters:
             notify()
         operation.waiters.clear()
-        self.cancel(operation)
-        now = time.monotonic()
-        if now >= operation.deadline:
-            self.gave_up(operation, now)
+        self.ended(operation)
 
     def on_progress(self, operation: Operation) -> None:
         """Set the timer to the operation's `wake_at` if that comes first."""

@@ -57,7 +57,6 @@ class _Batch:
         self.futures: list[asyncio.Future[Any]] = []
 
     def add(self, key: Key, future: asyncio.Future[Any], deadline: float) -> None:
-        """Add a get."""
         self.keys.append(key)
         self.futures.append(future)
         if deadline < self.deadline:

@@ -22,10 +22,11 @@ from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, StateCache, Way
 from qstate.runtime.routing.routed_get import retry_after_s
 
-__all__ = ["Failover", "FailoverOne", "call_operation", "failover_get", "part_operation", "scan_operation"]
+__all__ = ["Failover", "FailoverOne", "call_operation", "failover_get", "one_operation"]
 
 #: An attempt is short: a third of it is left for the endpoint's answer to arrive.
 ATTEMPT_MARGIN = 1 / 3
+_KIND_OF: dict[type, type[ScanOperation | PartOperation]] = {Scan: ScanOperation, GetPart: PartOperation}
 _MOVED = frozenset(code for code in FailureCode if code.retry is Retry.LOOK_UP_AGAIN) | {FailureCode.UNAVAILABLE}
 
 
@@ -79,11 +80,7 @@ class Failover(Operation):
             self._begin(self._attempt)
 
     def on_finished(self, operation: Operation) -> None:
-        self._links.cancel(operation)
-        now = time.monotonic()
-        if now >= operation.deadline:
-            self._links.gave_up(operation, now)
-        self._attempt_ended(now)
+        self._attempt_ended(self._links.ended(operation))
 
     def on_progress(self, operation: Operation) -> None:
         self._observer.on_progress(self)
@@ -185,8 +182,7 @@ class FailoverOne(Failover):
 
     def __init__(self, links: Links[Any], query: Query, request: Scan | GetPart, deadline: float) -> None:
         def attempt_of(attempt: Attempt, terms: Terms) -> ScanOperation | PartOperation:
-            kind = ScanOperation if isinstance(request, Scan) else PartOperation
-            return kind(links, query, request, attempt.until, terms)
+            return _KIND_OF[type(request)](links, query, request, attempt.until, terms)
 
         super().__init__(links, 1, deadline, attempt_of)
 
@@ -198,16 +194,13 @@ class FailoverOne(Failover):
         return operation.known
 
 
-def scan_operation(links: Links[Any], query: Query, request: Scan, deadline: float) -> ScanOperation | FailoverOne:
-    """A page of a scan, with failover when fallbacks may answer it."""
-    scan_of = FailoverOne if links.endpoints.may_answer(query) else ScanOperation
-    return scan_of(links, query, request, deadline)
-
-
-def part_operation(links: Links[Any], query: Query, request: GetPart, deadline: float) -> PartOperation | FailoverOne:
-    """A part of a value, with failover when fallbacks may answer it."""
-    part_of = FailoverOne if links.endpoints.may_answer(query) else PartOperation
-    return part_of(links, query, request, deadline)
+def one_operation(
+    links: Links[Any], query: Query, request: Scan | GetPart, deadline: float
+) -> ScanOperation | PartOperation | FailoverOne:
+    """A page of a scan or a part of a value, with failover when fallbacks may answer it."""
+    if links.endpoints.may_answer(query):
+        return FailoverOne(links, query, request, deadline)
+    return _KIND_OF[type(request)](links, query, request, deadline)
 
 
 def call_operation(

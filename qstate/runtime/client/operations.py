@@ -156,6 +156,14 @@ class Links(ABC, Generic[SomeLink]):
             for link in list(self.open):
                 link.cancel(operation)
 
+    def ended(self, operation: Operation) -> float:
+        """The operation has finished: cancel its requests, and after its deadline `gave_up`. Returns the time."""
+        self.cancel(operation)
+        now = time.monotonic()
+        if now >= operation.deadline:
+            self.gave_up(operation, now)
+        return now
+
     def gave_up(self, operation: Operation, now: float) -> None:
         """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
         for link in list(self.open):

@@ -24,7 +24,7 @@ from qstate.protocol.messages import Location
 from qstate.runtime.client.failover_plan import CircuitBreaker
 from qstate.runtime.client.proxies import Proxies, ResolvedAddresses
 from qstate.runtime.client.query import COMMITTED, Query
-from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.routing.location import LocationTable, Owner, column_types
 from qstate.serializers import Serializer
 from qstate.views import ViewMaker
 
@@ -100,7 +100,7 @@ class StateCache:
 
     def learn(self, job: str, state: str, location: Location, now: float) -> CachedState:
         """Add a proxy's answer to a Locate. Raises `SerializationError` when this client cannot read the state."""
-        types = _column_types(location.state)
+        types = column_types(location.state)
         proxied = self.way is Way.PROXY
         owners = self.at_proxy(job, location.state) if proxied else LocationTable.from_message(job, location)
         maker = ViewMaker(location.state, self._serializers)
@@ -213,10 +213,3 @@ class Endpoints:
 
 def _names(known: CachedState, address: Address) -> bool:
     return any(owner.address == address for owner in known.location.owners)
-
-
-def _column_types(state: Mapping[str, Any]) -> tuple[ColumnType, ...] | None:
-    try:
-        return tuple(map(ColumnType, state["key_types"]))
-    except ValueError:
-        return None

@@ -228,9 +228,7 @@ class Subscribing:
             self._waiting.progressed()
 
     def on_finished(self, operation: Operation) -> None:
-        now = time.monotonic()
-        if now >= operation.deadline:
-            self._links.gave_up(operation, now)
+        now = self._links.ended(operation)
         one = next((step for step in self._steps if step.operation is operation), None)
         if one is None:
             return

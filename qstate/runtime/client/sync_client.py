@@ -19,19 +19,18 @@ from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import Locate, Page, Part, Ping, Scan
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
+    ConnectionArguments,
     addresses_text,
     check_name,
     check_names,
     check_timeout,
-    connections_of,
     keys_of,
     query_of,
 )
 from qstate.runtime.client.caching.committed_cache import MISS, CommittedCache, check_cache, with_misses
 from qstate.runtime.client.caching.kept_values import CacheStatistics, ClientCache
-from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
+from qstate.runtime.client.failover import call_operation, failover_get, one_operation
 from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
-from qstate.runtime.client.owner_operations import PartOperation
 from qstate.runtime.client.query import COMMITTED, LIVE, Query
 from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.state_handle import StateHandle
@@ -125,7 +124,7 @@ class QueryableStateClient(SyncParts):
         self._timeout_s = check_timeout(timeout_s)
         settings = check_cache(cache)
         self._tracing = Tracing() if tracing else None
-        self._connections = connections_of(
+        self._connections = ConnectionArguments(
             (host, port),
             random=random or Random(),
             proxies=proxies,
@@ -138,12 +137,13 @@ class QueryableStateClient(SyncParts):
             allow_token_without_tls=allow_token_without_tls,
             tracing=self._tracing,
         )
-        self._links = SyncLinks(*self._connections())
+        self._links = SyncLinks(*self._connections.links())
         #: The connections of subscriptions. Made by the first one.
         self._long_links: SyncLinks | None = None
         self._cache: CommittedCache | None = None
         if settings is not None:
-            self._links.keeper = self._cache = self._new_cache(settings)
+            links = self._links_of_subscriptions()
+            self._links.keeper = self._cache = CommittedCache(settings, links, lambda: links.lock, links.look)
 
     @overload
     def state(self, job: str, name: str, *, isolation: str = LIVE) -> StateHandle[Any]: ...
@@ -305,7 +305,14 @@ class QueryableStateClient(SyncParts):
         self, job: str, state: str, key: Key, isolation: str = LIVE, *, timeout_s: float | None = None
     ) -> list[Namespace]:
         """The namespaces in which the key has a value, such as its windows; None is the void namespace."""
-        groups = self._group_of(job, state, key, timeout_s)
+        query = query_of(job, state, None, LIVE)
+        check_names(job, state)
+        query.check_keys((key,))
+        known = self._links.states.find(job, state)
+        if known is None:
+            (known,) = self._finish(LearnOperation(self._links, query, self._deadline(timeout_s)))
+        group = key_group(key, known.max_parallelism)
+        groups = (group, group + 1)
         found = self.scan(job, state, key_only(key), isolation, key_groups=groups, values=False, timeout_s=timeout_s)
         return [entry.namespace for entry in found]
 
@@ -363,9 +370,8 @@ class QueryableStateClient(SyncParts):
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
         listing = Listing(None)
-        page = listing.request
-        while not listing.take((self._finish(CallOperation(self._links, page, self._deadline(timeout_s))))[0]):
-            page = listing.request
+        while not listing.take(*self._finish(CallOperation(self._links, listing.request, self._deadline(timeout_s)))):
+            pass
         return [entry["job"] for entry in listing.entries]
 
     def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
@@ -375,9 +381,8 @@ class QueryableStateClient(SyncParts):
         """
         check_name("job", job)
         listing = Listing(job)
-        page = listing.request
-        while not listing.take((self._finish(call_operation(self._links, page, self._deadline(timeout_s))))[0]):
-            page = listing.request
+        while not listing.take(*self._finish(call_operation(self._links, listing.request, self._deadline(timeout_s)))):
+            pass
         return listing.entries
 
     def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
@@ -425,12 +430,8 @@ class QueryableStateClient(SyncParts):
     def _links_of_subscriptions(self) -> SyncLinks:
         with self._links.lock:
             if self._long_links is None:
-                self._long_links = SyncLinks(*self._connections())
+                self._long_links = SyncLinks(*self._connections.links())
             return self._long_links
-
-    def _new_cache(self, settings: ClientCache) -> CommittedCache:
-        links = self._links_of_subscriptions()
-        return CommittedCache(settings, links, lambda: links.lock, links.look)
 
     def _read(
         self, query: Query, keys: tuple[Key, ...], timeout_s: float | None, *, return_errors: bool = False
@@ -474,7 +475,7 @@ class QueryableStateClient(SyncParts):
         if request.limit == 0:
             timeout_s = RELEASE_TIMEOUT_S
         while True:
-            operation = scan_operation(self._links, scanner.query, request, self._deadline(timeout_s))
+            operation = one_operation(self._links, scanner.query, request, self._deadline(timeout_s))
             try:
                 (page,) = self._finish(operation)
             except QueryError as error:
@@ -483,29 +484,10 @@ class QueryableStateClient(SyncParts):
                 return page, operation.known
 
     def _part(self, asked: AskedPart) -> tuple[Part, CachedState]:
-        tracing, (query, request, timeout_s) = self._tracing, asked
-        deadline = self._deadline(timeout_s)
-        if tracing is None:
-            return self._answer(part_operation(self._links, query, request, deadline))
-        span, query = self._traced(tracing, query, 1)
-        request = request._replace(attributes=query.attributes)
-        with tracing.ended(span):
-            return self._answer(part_operation(self._links, query, request, deadline))
-
-    def _answer(self, operation: PartOperation | FailoverOne) -> tuple[Part, CachedState]:
-        (part,) = self._finish(operation)
-        return part, operation.known
-
-    def _group_of(self, job: str, state: str, key: Key, timeout_s: float | None) -> tuple[int, int]:
-        """The key group of a key, as a range."""
-        query = query_of(job, state, None, LIVE)
-        check_names(job, state)
-        query.check_keys((key,))
-        known = self._links.states.find(job, state)
-        if known is None:
-            (known,) = self._finish(LearnOperation(self._links, query, self._deadline(timeout_s)))
-        group = key_group(key, known.max_parallelism)
-        return group, group + 1
+        with asked.traced(self._tracing) as (query, request, timeout_s):
+            operation = one_operation(self._links, query, request, self._deadline(timeout_s))
+            (part,) = self._finish(operation)
+            return part, operation.known
 
     def _finish(self, operation: Operation, errors_of: int = 0) -> list[Any]:
         """Start the operation and wait until it is finished, at its deadline at the latest. Returns its result.

@@ -297,10 +297,7 @@ class SyncLinks(Links[SyncLink]):
         self._live.discard(operation)
         if operation.waiters:
             self._wake(operation)
-        self.cancel(operation)
-        now = time.monotonic()
-        if now >= operation.deadline:
-            self.gave_up(operation, now)
+        self.ended(operation)
 
     def on_progress(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation: its `wake_at` may have changed."""

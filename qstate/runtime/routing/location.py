@@ -25,7 +25,7 @@ from qstate.keys import (
 )
 from qstate.protocol.messages import Location
 
-__all__ = ["UNSOUND_KEY", "LocationOracle", "LocationTable", "Owner"]
+__all__ = ["UNSOUND_KEY", "LocationOracle", "LocationTable", "Owner", "column_types"]
 
 #: The exceptions that hashing an unsound key raises.
 UNSOUND_KEY = (AttributeError, TypeError, ValueError, struct.error)
@@ -119,10 +119,7 @@ class LocationTable:
 
     def check_keys(self, keys: Sequence[Key]) -> None:
         """Raise `WrongKeyType` unless every key has the state's types. Leaves unknown types to the state server."""
-        try:
-            wanted = tuple(map(ColumnType, self.state.get("key_types", ()))) or None
-        except ValueError:
-            wanted = None
+        wanted = column_types(self.state)
         sole = key_class(wanted)
         if sole is not None and all_of_class(keys, sole):
             return
@@ -177,6 +174,14 @@ class LocationTable:
             for start, stop, host, port, state_id in message.owners
         )
         return cls(job, message.state, message.max_parallelism, owners)
+
+
+def column_types(state: Mapping[str, Any]) -> tuple[ColumnType, ...] | None:
+    """The types of the key columns in a description; None for types that this version does not know."""
+    try:
+        return tuple(map(ColumnType, state.get("key_types", ()))) or None
+    except ValueError:
+        return None
 
 
 def _ranges(groups: Sequence[int]) -> Iterator[KeyGroupRange]:

@@ -114,7 +114,6 @@ class Requester(ABC):
         self._run(self._routed.on_unsendable(part, code, details, now), now)
 
     def _run(self, commands: Sequence[Command], now: float) -> None:
-        """Carry out the commands."""
         for command in commands:
             if self.finished:  # a send may have failed at once
                 return

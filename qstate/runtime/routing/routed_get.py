@@ -259,49 +259,32 @@ class RoutedGet:
 
     def on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
         """The owner refused a part as a whole, or the `LookUp` failed. It is tried again unless the code is fatal."""
-        if part == LOOK_UP:
-            again = None if _RETRY.get(code, Retry.FATAL) is Retry.FATAL else Retry.LOOK_UP_AGAIN
-            return self._without_location([(each, _Failed(code, details, again)) for each in self._locating], now)
-        asked = self._take(part)
-        if asked is None:
-            return []
-        if code == FailureCode.TOO_LARGE and len(asked.positions) > 1:
-            return self._halves(asked) if self._most_bytes is None else self._refuse(code, details)
-        self._fail(asked, _Failed(code, details), now)
-        return self._ending()
+        taken = self._take(part)
+        if code == FailureCode.TOO_LARGE and part != LOOK_UP and any(len(each.positions) > 1 for each in taken):
+            return self._halves(taken[0]) if self._most_bytes is None else self._refuse(code, details)
+        again = part == LOOK_UP and _RETRY.get(code, Retry.FATAL) is not Retry.FATAL
+        return self._fail_all(taken, _Failed(code, details, Retry.LOOK_UP_AGAIN if again else None), now)
 
     def on_silent(self, part: int, details: Mapping[str, Detail], now: float) -> list[Command]:
         """The peer that the part was sent to is silent, and was given up: ask again elsewhere."""
         failed = _Failed(FailureCode.DEADLINE_EXCEEDED, details, Retry.LOOK_UP_AGAIN)
-        if part == LOOK_UP:
-            return self._without_location([(each, failed) for each in self._locating], now)
-        asked = self._take(part)
-        if asked is None:
-            return []
-        self._fail(asked, failed, now)
-        return self._ending()
+        return self._fail_all(self._take(part), failed, now)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
         """The protocol cannot encode the part. Halve it until the bad keys are alone: nothing was sent."""
-        if len(self._open[part].positions if part in self._open else ()) > 1:
-            asked = self._take(part)
-            return [] if asked is None else self._halves(asked)
+        if part in self._open and len(self._open[part].positions) > 1:
+            return [half for asked in self._take(part) for half in self._halves(asked)]
         return self.on_failure(part, code, details, now)
 
     def on_unreached(
         self, part: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> list[Command]:
         """The peer was not reached, so the part was not sent. `hopeless`: it refused and never was reached."""
-        if part == LOOK_UP:
-            self.hopeless |= hopeless
-            waiting = [each._replace(owner=None) for each in self._locating]
-            return self._without_location([(each, _not_reached(each, details, hopeless)) for each in waiting], now)
-        asked = self._take(part)
-        if asked is None:
-            return []
         self.hopeless |= hopeless
-        self._fail(asked, _not_reached(asked, details, hopeless), now)
-        return self._ending()
+        taken = self._take(part)
+        for each in taken:
+            self._fail(each, _not_reached(each, details, hopeless), now)
+        return self._ending() if taken else []
 
     def on_located(self, table: LocationTable, now: float) -> list[Command]:
         """The answer to a `LookUp`."""
@@ -312,16 +295,6 @@ class RoutedGet:
         if self._has_new_description(table):
             parts = self._all_but_failed()
         return self._ending([command for part in parts for command in self._route(part, now)])
-
-    def _without_location(self, failed: list[tuple[_Part, _Failed]], now: float) -> list[Command]:
-        self._locating = []
-        if self.finished:
-            return []
-        # The location is unknown now, so the next try has to look it up.
-        self._table = None
-        for part, failure in failed:
-            self._fail(part._replace(table=None), failure, now)
-        return self._ending()
 
     def on_time(self, now: float) -> list[Command]:
         """`wake_at` has been reached. Earlier calls do nothing."""
@@ -392,7 +365,6 @@ class RoutedGet:
         return True
 
     def _ask(self, part: _Part, positions: Sequence[int], table: LocationTable | None, owner: Owner) -> Ask:
-        """Ask the owner for keys of the part."""
         self._parts += 1
         self._open[self._parts] = _NEW(_Part, (positions, part.attempt, table, owner, part.failure))
         keys = self._keys
@@ -406,9 +378,15 @@ class RoutedGet:
         halves = (part.positions[:half], part.positions[half:])
         return [self._ask(part, positions, part.table, part.owner) for positions in halves]
 
-    def _take(self, part: int) -> _Part | None:
-        asked = self._open.pop(part, None)
-        return None if self.finished else asked
+    def _take(self, part: int) -> list[_Part]:
+        """The part, or all that wait for the location if it is `LOOK_UP`. None of them after the end."""
+        if part != LOOK_UP:
+            taken = [self._open.pop(part)] if part in self._open else []
+        else:
+            # The location is unknown now, so the next try has to look it up.
+            taken, self._locating = [each._replace(table=None, owner=None) for each in self._locating], []
+            self._table = None
+        return [] if self.finished else taken
 
     def _merge(self, part: _Part, epochs: Sequence[int], results: Sequence[Result], now: float) -> None:
         again: dict[int, list[int]] = {}
@@ -422,6 +400,11 @@ class RoutedGet:
             self._unanswered -= 1
         for code, positions in again.items():
             self._fail(part._replace(positions=positions), _Failed(code, {}), now)
+
+    def _fail_all(self, parts: list[_Part], failed: _Failed, now: float) -> list[Command]:
+        for part in parts:
+            self._fail(part, failed, now)
+        return self._ending() if parts else []
 
     def _fail(self, part: _Part, failed: _Failed, now: float) -> None:
         """Schedule another try of the part, or settle it with the code when there is none."""

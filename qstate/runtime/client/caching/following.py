@@ -159,9 +159,7 @@ class Following(Operation):
         self._observer.on_progress(self)
 
     def on_finished(self, operation: Operation) -> None:
-        now = time.monotonic()
-        if now >= operation.deadline:
-            self._links.gave_up(operation, now)
+        now = self._links.ended(operation)
         one = next((each for each in self._ranges if each.operation is operation), None)
         if one is None or self.finished:
             return
@@ -183,7 +181,6 @@ class Following(Operation):
     # Sending
 
     def _advance(self, now: float) -> None:
-        """Send what is due."""
         if self.known is not None and "ttl_ms" in self.known.location.state:
             return  # its values expire without a change
         terms = Terms(self, self._links.states)
@@ -229,7 +226,6 @@ class Following(Operation):
         for one in ranges:
             if one.operation is not None:
                 one.operation.fail(QueryCancelled())
-                self._links.cancel(one.operation)
 
     def _take(self, one: _Range, changes: Changes, known: CachedState) -> None:
         self.met(known)

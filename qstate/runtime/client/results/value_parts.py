@@ -5,7 +5,8 @@ Rules of this module: no sockets, no threads, no asyncio. The two clients send t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ from qstate.protocol.part_messages import BYTES, ENTRIES, PAGE, SIZE, SLICE
 from qstate.runtime.client.arguments import check_names, keys_of, query_of
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
+from qstate.runtime.control.tracing import Tracing
 
 __all__ = ["DEFAULT_LIMIT", "LARGEST", "AskedPart", "MapPage", "Pieces"]
 
@@ -88,6 +90,16 @@ class AskedPart(NamedTuple):
     def piece(self, start: int) -> AskedPart:
         """What a get would answer, from a byte on."""
         return self._asking(part=BYTES, start=start, length=MAX_INT64)
+
+    @contextmanager
+    def traced(self, tracing: Tracing | None) -> Iterator[AskedPart]:
+        """The same, which carries a span that ends with the block; without tracing as it is."""
+        if tracing is None:
+            yield self
+            return
+        span = tracing.of_client(self.query.job, self.query.state, 1)
+        with tracing.ended(span):
+            yield self._asking(attributes=tracing.carried(span))
 
     def view(self, part: Part, known: CachedState) -> Any:
         """The view of a part that has the form of a value, None if there is nothing in it."""
