@@ -185,7 +185,15 @@ class AsyncQueryableStateClient(AsyncParts):
     ) -> Any:
         """The view of the key's value, or None when the state has no value for the key.
 
-        See `QueryableStateClient.get` for the arguments and errors.
+        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). The answer is
+        of `min_epoch` or later, and contains everything that was committed more than `max_staleness_s` seconds ago. The
+        client asks again until the server can give such an answer, and at the deadline raises `EpochNotReached` or
+        `TooStale`.
+
+        A failure that may pass, such as that of a key whose owner restarts, is tried again for `wait_s` seconds; None:
+        until the deadline.
+
+        Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s, wait_s)
         if self._cache is not None:
@@ -254,7 +262,12 @@ class AsyncQueryableStateClient(AsyncParts):
         wait_s: float | None = None,
         return_errors: bool = False,
     ) -> dict[Key, Any]:
-        """The view, or None, of each key, any number of them. See `QueryableStateClient.get_many`."""
+        """The view, or None, of each key. The client splits any number of keys into requests as needed.
+
+        The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
+        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail. With
+        `return_errors`, a key that failed has its `QueryError` in the place of a view.
+        """
         asked = keys_of(keys)
         query = query_of(
             job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s

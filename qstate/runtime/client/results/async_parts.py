@@ -58,7 +58,10 @@ class AsyncParts(ABC):
         limit: int = DEFAULT_LIMIT,
         **demands: Any,
     ) -> MapPage[ReadOnlyMapState[Any, Any]]:
-        """At most `limit` entries of the key's map after the map key `after`. See `QueryableStateClient.get_page`."""
+        """At most `limit` entries of the key's map that come after the map key `after`, in an order of their own.
+
+        The order is that of the encoded map keys, the same at every backend. Pages may be of different epochs.
+        """
         asked = AskedPart.of((job, state), key, namespace, isolation, demands).page(after, limit)
         part, known = await self._part(asked)
         return MapPage(asked.view(part, known), part.after)
@@ -75,7 +78,10 @@ class AsyncParts(ABC):
         stop: int | None = None,
         **demands: Any,
     ) -> ReadOnlyListState[Any] | None:
-        """The view of some elements of the key's list. See `QueryableStateClient.get_slice`."""
+        """The view of the elements of the key's list from `start` to `stop` (exclusive). None without any.
+
+        Positions begin with 0; without `stop`, it has all elements from `start` on.
+        """
         asked = AskedPart.of((job, state), key, namespace, isolation, demands).slice(start, stop)
         view: ReadOnlyListState[Any] | None = asked.view(*(await self._part(asked)))
         return view
@@ -99,7 +105,12 @@ class AsyncParts(ABC):
         max_bytes: int = LARGEST,
         **demands: Any,
     ) -> Any:
-        """The view of the key's whole value, read in pieces. See `QueryableStateClient.get_large`."""
+        """The view of the key's whole value, read in pieces: for a value that is larger than a frame. None without one.
+
+        The pieces are of one version of the value: the reading begins again when the value changes. `timeout_s` is the
+        time limit of each piece. Raises `ConcurrentModification` when the value has changed five times, `TooLarge` when
+        it has more than `max_bytes` bytes.
+        """
         pieces = Pieces(AskedPart.of((job, state), key, namespace, isolation, demands), max_bytes)
         while not pieces.take(*(await self._part(pieces.next))):
             pass
