@@ -1,27 +1,26 @@
-"""Compares the answers to clients with the results of a batch computation.
+"""The demo's result: compares the answers to clients and the written output with a batch computation.
 
-Rules of this module: it asks through a client and counts; it must not know how either side came about. Numbers have
-to be equal exactly: both sides compute them from whole numbers or pass a reading on unchanged.
+Rules of this module: it asks through a client, counts and prints; it must not know how either side came about. Numbers
+have to be equal exactly: both sides compute them from whole numbers or pass a reading on unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
-from qstate.demo.expected import Expectation
+from pyspark.sql import SparkSession
 
-__all__ = ["Asker", "Comparison", "Mismatch", "compare"]
+from qstate.client import QueryableStateClient
+from qstate.demo.data import DataSet
+from qstate.demo.expected import Expectation, expected_outputs, expected_states
+from qstate.demo.streams import JOB, Streams
+
+__all__ = ["Comparison", "Mismatch", "compare", "report"]
 
 KEYS_PER_REQUEST = 500
-
-
-class Asker(Protocol):
-    """The part of a client that a comparison needs."""
-
-    def get_many(self, job: str, state: str, keys: Sequence[Any], namespace: Any = None) -> dict[Any, Any]: ...
+SHOWN_MISMATCHES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,14 @@ class Comparison:
         return sum(self.keys.values())
 
 
-def compare(client: Asker, job: str, expectations: Iterable[Expectation]) -> Comparison:
+def compare(client: QueryableStateClient, job: str, expectations: Iterable[Expectation]) -> Comparison:
     """Ask for every expected key and compare. Raises what the client raises."""
     comparison = Comparison()
     for wanted in expectations:
         comparison.keys[wanted.state] = comparison.keys.get(wanted.state, 0) + len(wanted.values)
-        for keys in _chunks(wanted.values):
+        every = list(wanted.values)
+        for start in range(0, len(every), KEYS_PER_REQUEST):
+            keys = every[start : start + KEYS_PER_REQUEST]
             views = client.get_many(job, wanted.state, keys, wanted.namespace)
             for key in keys:
                 view = views[key]
@@ -75,7 +76,28 @@ def _same(expected: Any, found: Any) -> bool:
     return type(expected) is type(found) and bool(expected == found)
 
 
-def _chunks(keys: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(keys)
-    while chunk := list(islice(rest, KEYS_PER_REQUEST)):
-        yield chunk
+def report(spark: SparkSession, data: DataSet, streams: Streams, client: QueryableStateClient) -> bool:
+    """Compare every key and every output, and print the results; returns whether all are right."""
+    comparison = compare(client, JOB, expected_states(spark, data))
+    for state, keys in comparison.keys.items():
+        print(f"  {state}: {keys:,} keys")
+    wrong_outputs = _wrong_outputs(spark, data, streams)
+    for mismatch in comparison.mismatches[:SHOWN_MISMATCHES]:
+        print(f"  MISMATCH {mismatch}")
+    verdict = f"compared {comparison.total:,} keys: {len(comparison.mismatches):,} mismatches"
+    if wrong_outputs:
+        verdict += f"; wrong number of rows in {' and '.join(wrong_outputs)}"
+    print(verdict, flush=True)
+    return not comparison.mismatches and not wrong_outputs
+
+
+def _wrong_outputs(spark: SparkSession, data: DataSet, streams: Streams) -> list[str]:
+    """The outputs with a wrong number of rows: each row must be there exactly once."""
+    directories = {"alerts": streams.alerts_directory, "late departures": streams.late_departures_directory}
+    wrong = []
+    for name, expected in expected_outputs(spark, data).items():
+        written = spark.read.parquet(str(directories[name])).count()
+        print(f"  {name}: {written:,} rows written, {expected:,} expected")
+        if written != expected:
+            wrong.append(name)
+    return wrong

@@ -6,7 +6,7 @@ states. It answers with plain Python values, keyed as a client asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyspark.sql import Row, SparkSession
 
 from qstate.demo.data import FLIGHTS_SCHEMA, WEATHER_SCHEMA, DataSet
 from qstate.demo.functions import KEPT_DELAYS, LATE_MINUTES, THRESHOLD_FACTOR
+from qstate.keys import Namespace
 
 __all__ = ["Expectation", "expected_outputs", "expected_states"]
 
@@ -23,7 +24,7 @@ class Expectation:
     """The final contents of one queryable state in one namespace, by key; None is "no value"."""
 
     state: str
-    namespace: Hashable
+    namespace: Namespace
     values: Mapping[str, Any]
 
 

@@ -20,18 +20,13 @@ class Feeder:
 
     def __init__(self, data: DataSet, directory: Path, days_per_s: float) -> None:
         self._data = data
+        self.directory = directory
         self._pause_s = 1.0 / days_per_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._feed, name="qstate-demo-feeder", daemon=True)
         self._pairs = [(source, directory / source.name) for source in (data.flights_directory, data.weather_directory)]
         for _, target in self._pairs:
             make_directories(target)
-
-    @property
-    def directories(self) -> tuple[Path, Path]:
-        """Where flights and weather readings appear."""
-        (_, flights), (_, weather) = self._pairs
-        return flights, weather
 
     def start(self) -> None:
         self._thread.start()

@@ -10,9 +10,11 @@ import logging
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -20,17 +22,18 @@ from pyspark.sql import SparkSession
 
 from qstate.backends.catalog import check_backend
 from qstate.client import QueryableStateClient
+from qstate.demo.compare import report
 from qstate.demo.dashboard import Dashboard, Picture, Stopwatch, StreamLine, open_dashboard
 from qstate.demo.data import DataSet, prepare
 from qstate.demo.feeder import Feeder
 from qstate.demo.interrupts import Interrupts
 from qstate.demo.options import DemoOptions
-from qstate.demo.page import live_page
 from qstate.demo.probe import Probe
-from qstate.demo.report import report
 from qstate.demo.session import open_session
-from qstate.demo.streams import JOB, Inputs, Streams, start_streams
+from qstate.demo.streams import JOB, Streams, start_streams
 from qstate.errors import ConfigError, JobError
+from qstate.gateway.server import GatewayServer
+from qstate.gateway.settings import GatewaySettings
 from qstate.host.ports import parse_ports
 from qstate.host.private_files import is_own_directory, make_directories
 from qstate.spark import Job
@@ -41,6 +44,8 @@ __all__ = ["run"]
 #: Steps with visible progress have no limit.
 PATIENCE_S = 600.0
 PROXY_LOOK_S = 0.2
+#: How long the gateway may take to end its streams.
+GATEWAY_STOP_TIMEOUT_S = 20.0
 
 
 def run(options: DemoOptions) -> int:
@@ -75,17 +80,21 @@ def _run(options: DemoOptions, spark: SparkSession, data: DataSet, directory: Pa
                 start_timeout_s=PATIENCE_S,
             )
         )
-        inputs, feeder = _inputs(options, data, directory)
-        streams = start_streams(spark, job, inputs, directory)
-        cleanup.callback(streams.stop)
-        if feeder is not None:
+        if options.days_per_s:
+            feeder = Feeder(data, directory / "incoming", options.days_per_s)
+            watched = replace(data, directory=feeder.directory)
+            streams = start_streams(spark, job, watched, directory, complete=False)
+            cleanup.callback(streams.stop)
             cleanup.callback(feeder.stop)
             feeder.start()
+        else:
+            streams = start_streams(spark, job, data, directory, complete=True)
+            cleanup.callback(streams.stop)
         began = time.monotonic()
         client = cleanup.enter_context(_connect(job, streams, interrupts))
         print(f"state is served by the client proxy at {':'.join(map(str, job.proxy_address))}", flush=True)
         if options.serve:
-            url = cleanup.enter_context(live_page(job.proxy_address, job.metrics_address, options.page_ports))
+            url = cleanup.enter_context(_live_page(job, options.page_ports))
             print(f"watch it live in a browser: {url}#/{JOB}", flush=True)
         _watch(streams, Probe(client, JOB), open_dashboard(plain=options.plain), interrupts)
         rows = data.flights + 2 * data.readings
@@ -138,19 +147,6 @@ def _prepare(directory: Path, days: int | None) -> DataSet:
     return data
 
 
-def _inputs(options: DemoOptions, data: DataSet, directory: Path) -> tuple[Inputs, Feeder | None]:
-    feeder = Feeder(data, directory / "incoming", options.days_per_s) if options.days_per_s else None
-    flights, weather = feeder.directories if feeder else (data.flights_directory, data.weather_directory)
-    inputs = Inputs(
-        flights_directory=flights,
-        weather_directory=weather,
-        flights=data.flights,
-        readings=data.readings,
-        complete=feeder is None,
-    )
-    return inputs, feeder
-
-
 def _connect(job: Job, streams: Streams, interrupts: Interrupts) -> QueryableStateClient:
     """A client of the job's first proxy, once the proxy answers. Raises the error of a query that fails before."""
     while True:
@@ -158,6 +154,20 @@ def _connect(job: Job, streams: Streams, interrupts: Interrupts) -> QueryableSta
         streams.check()
         with suppress(TimeoutError):
             return QueryableStateClient(*job.manager.wait_for_proxy(PROXY_LOOK_S), timeout_s=PATIENCE_S)
+
+
+@contextmanager
+def _live_page(job: Job, ports: str) -> Iterator[str]:
+    """The URL of a gateway's live page of the job, on loopback. Raises `ConfigError` when no port is free."""
+    figures = [] if job.metrics_address is None else [":".join(map(str, job.metrics_address))]
+    server = GatewayServer(GatewaySettings([job.proxy_address], job_metrics=figures, ports=ports))
+    thread = threading.Thread(target=server.run, name="qstate-demo-page", daemon=True)
+    thread.start()
+    try:
+        yield "http://{}:{}/".format(*server.address)
+    finally:
+        server.should_exit = True
+        thread.join(GATEWAY_STOP_TIMEOUT_S)
 
 
 def _watch(streams: Streams, probe: Probe, dashboard: Dashboard, interrupts: Interrupts) -> None:

@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from qstate.demo.data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
+from qstate.demo.data import FLIGHTS_SCHEMA, WEATHER_SCHEMA, DataSet
 from qstate.demo.functions import ALERT_SCHEMA, DELAYED_SCHEMA, AircraftProfile, TemperatureAlert
 from qstate.errors import JobError
 from qstate.spark import Job
 
-__all__ = ["JOB", "Inputs", "Progress", "Streams", "cause_of", "start_streams"]
+__all__ = ["JOB", "Progress", "Streams", "cause_of", "start_streams"]
 
 #: The name that clients ask for.
 JOB = "nycflights"
@@ -101,21 +101,13 @@ class Streams:
             progress.query.stop()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """Where the streams' files are or will appear, how many rows they will have, and whether all are there."""
+def start_streams(spark: SparkSession, job: Job, data: DataSet, directory: Path, *, complete: bool) -> Streams:
+    """Start the three queries over the files of `data`, which write below `directory`.
 
-    flights_directory: Path
-    weather_directory: Path
-    flights: int
-    readings: int
-    complete: bool
-
-
-def start_streams(spark: SparkSession, job: Job, inputs: Inputs, directory: Path) -> Streams:
-    """Start the three queries. Raises `JobError` when they cannot work as wired."""
-    flights = _stream(spark, FLIGHTS_SCHEMA, inputs.flights_directory)
-    weather = _stream(spark, WEATHER_SCHEMA, inputs.weather_directory)
+    `complete`: all files are there; else they will appear. Raises `JobError` when the queries cannot work as wired.
+    """
+    flights = _stream(spark, FLIGHTS_SCHEMA, data.flights_directory)
+    weather = _stream(spark, WEATHER_SCHEMA, data.weather_directory)
     # 2,512 flights name no aircraft. They have no key, hence no state; the demo's report counts them.
     profiles = job.key_by(flights.where("tailnum IS NOT NULL"), "tailnum").process(
         AircraftProfile(), DELAYED_SCHEMA, uid="aircraft-profile", order_by=["scheduled", "flight"]
@@ -126,12 +118,12 @@ def start_streams(spark: SparkSession, job: Job, inputs: Inputs, directory: Path
     maxima = job.key_by(_daily_maxima(weather), "origin").as_queryable_state(
         "maxTemperature", uid="daily-maxima", value="highest", namespace="day"
     )
-    trigger: dict[str, Any] = {"availableNow": True} if inputs.complete else {"processingTime": "0 seconds"}
+    trigger: dict[str, Any] = {"availableNow": True} if complete else {"processingTime": "0 seconds"}
     late_directory, alerts_directory = directory / "late-departures", directory / "alerts"
     checkpoints = directory / "checkpoints"
     return Streams(
-        flights=Progress(_write(profiles, "flights", late_directory, checkpoints, trigger), inputs.flights, {}),
-        weather=Progress(_write(alerts, "weather-alerts", alerts_directory, checkpoints, trigger), inputs.readings, {}),
+        flights=Progress(_write(profiles, "flights", late_directory, checkpoints, trigger), data.flights, {}),
+        weather=Progress(_write(alerts, "weather-alerts", alerts_directory, checkpoints, trigger), data.readings, {}),
         maxima=Progress(
             maxima.start(
                 checkpoint_location=str(checkpoints / "daily-maxima"),
@@ -139,7 +131,7 @@ def start_streams(spark: SparkSession, job: Job, inputs: Inputs, directory: Path
                 output_mode="update",
                 trigger=trigger,
             ),
-            inputs.readings,
+            data.readings,
             {},
         ),
         alerts_directory=alerts_directory,

@@ -23,9 +23,10 @@ from typing import Any
 
 from qstate.descriptors import MapStateDescriptor, StateDescriptor, StateKind
 from qstate.errors import CheckpointError
+from qstate.keys import ColumnType
 from qstate.values.value_types import ValueType, type_from_plain, value_type_of
 
-__all__ = ["StateSchema", "serializer_in"]
+__all__ = ["StateSchema", "key_types_in", "serializer_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,14 @@ def serializer_in(plain: Mapping[Any, Any]) -> str:
     if name in ("", found):
         raise CheckpointError(f"the schema of a state with a time-to-live has the serializer {shown(found)}")
     return name
+
+
+def key_types_in(plain: Mapping[Any, Any]) -> tuple[ColumnType, ...]:
+    """The types of the keys in a schema as plain data. Raises `CheckpointError` when there are none."""
+    try:
+        return tuple(map(ColumnType, plain["key_types"]))
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"state {plain.get('name')!r} is stored without the types of its keys") from None
 
 
 #: Before the serializer's name in the schema of a state with a time-to-live.

@@ -72,7 +72,6 @@ class RowFunction(StreamFunction, ABC):
 
     @property
     def uses_timers(self) -> bool:
-        """Whether the function defines `on_timer`."""
         return type(self).on_timer is not RowFunction.on_timer
 
     def on_timer(self, timestamp: int, context: ElementContext) -> Iterable[Any] | None:
@@ -186,7 +185,6 @@ class KeyedBatchFunction(StreamFunction, ABC):
 
     @property
     def uses_timers(self) -> bool:
-        """Whether the function defines `on_timers`."""
         return type(self).on_timers is not KeyedBatchFunction.on_timers
 
     def on_timers(self, timers: DueTimers, context: ElementContext) -> Iterable[pa.RecordBatch] | None:

@@ -120,14 +120,15 @@ class FunctionOperator:
         self._inputs = InputRows(spec.row_names)
         self._width = len(spec.row_names[0])
         self._held: list[pa.RecordBatch] = []
-        self._descriptors: tuple[StateDescriptor, ...] = ()
+        #: The states that the function declared when it was opened.
+        self.descriptors: tuple[StateDescriptor, ...] = ()
         self._schemas: tuple[Any, Any] = ({}, {})
         self._sweep = self._context.expiry_sweep(ttl_sweep_entries)  # of all copies: it uses the backend's tables only
         self._pid = os.getpid()
 
     def _take(self, spec: OperatorSpec) -> None:
         """Take a copy of the function, not open yet, with what belongs to this copy only."""
-        self._spec = spec
+        self.spec = spec
         self._function = spec.function
         self._context = RuntimeContext(
             spec.job,
@@ -150,28 +151,19 @@ class FunctionOperator:
         self._opened = self._usable = self._closed = False
 
     @property
-    def spec(self) -> OperatorSpec:
-        return self._spec
-
-    @property
     def place(self) -> str:
         """The name of the subtask in messages about several, such as a log."""
-        return f"operator {self._spec.uid!r} subtask {self._subtask.index}, function {self._spec.function.display_name}"
-
-    @property
-    def descriptors(self) -> tuple[StateDescriptor, ...]:
-        """The states that the function declared when it was opened."""
-        return self._descriptors
+        return f"operator {self.spec.uid!r} subtask {self._subtask.index}, function {self.spec.function.display_name}"
 
     def key_types_of(self, state: str) -> tuple[ColumnType, ...]:
         """The types of the keys of a state: those of the stream, or the map keys of a broadcast state."""
         own = self._context.key_types_of(state)
-        return self._spec.key_types if own is None else own
+        return self.spec.key_types if own is None else own
 
     @property
     def namespace_types(self) -> tuple[ColumnType, ...] | None:
         """The types of the namespaces of all states; None where the function may choose namespaces itself."""
-        return (self._spec.namespace_types or None) if isinstance(self._spec.function, QueryableStateSink) else None
+        return (self.spec.namespace_types or None) if isinstance(self.spec.function, QueryableStateSink) else None
 
     @property
     def lists(self) -> OperatorLists:
@@ -218,15 +210,15 @@ class FunctionOperator:
         if isinstance(function, CheckpointedFunction):
             stores = KeyedStateStore(context), OperatorStateStore(context)
             self._call("initialize_state", function.initialize_state, FunctionInitializationContext(restored, *stores))
-        self._descriptors = context.seal()
+        self.descriptors = context.seal()
         if isinstance(function, ListCheckpointed):
             self._function_list = self.lists.declare(ListStateDescriptor(FUNCTION_LIST), Distribution.SPLIT)
             if restored:
                 self._call("restore_state", function.restore_state, self._function_list.get())
         self._open_timers()
         if self._timers:
-            self._descriptors += (EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS)
-        if self._spec.keeps_time or context.keeps_time:
+            self.descriptors += (EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS)
+        if self.spec.keeps_time or context.keeps_time:
             self._clock.keep_in(self.lists)
 
     def snapshot(self, epoch: int) -> OperatorState:
@@ -270,7 +262,7 @@ class FunctionOperator:
 
     def _declared_schemas(self) -> tuple[Any, Any]:
         """The schemas of the states and of the lists that the function has asked for."""
-        return {one.name: StateSchema.of(one).to_plain() for one in self._descriptors}, self.lists.schemas
+        return {one.name: StateSchema.of(one).to_plain() for one in self.descriptors}, self.lists.schemas
 
     @property
     def reached(self) -> Reached | None:
@@ -290,7 +282,7 @@ class FunctionOperator:
         """
         self._check_usable()
         self._clock.begin(epoch, time)
-        return iter(()) if self._spec.has_broadcast else self._fire()
+        return iter(()) if self.spec.has_broadcast else self._fire()
 
     def _fire(self) -> Iterator[pa.RecordBatch]:
         """Fire the timers that the time of the epoch makes due."""
@@ -315,7 +307,7 @@ class FunctionOperator:
 
     def _open_side_outputs(self) -> SideOutputs | None:
         """Give the function its side outputs, if it has any."""
-        spec = self._spec
+        spec = self.spec
         if not spec.side_outputs:
             return None
         outputs = SideOutputs(spec.output_schema, spec.side_outputs, self._source, self._cursor)
@@ -324,11 +316,11 @@ class FunctionOperator:
 
     def _open_timers(self) -> None:
         """Give the function timers, if it uses them."""
-        if not self._spec.function.keyed:
+        if not self.spec.function.keyed:
             self._cursor.timers = NO_TIMERS_WITHOUT_KEY
-        if not self._spec.uses_timers:
+        if not self.spec.uses_timers:
             return
-        kind = Timers if self._spec.event_times else NoEventTime
+        kind = Timers if self.spec.event_times else NoEventTime
         event_time = kind(self._backend.timers(EVENT_TIME_TIMERS))
         processing_time = Timers(self._backend.timers(PROCESSING_TIME_TIMERS))
         self._cursor.timers = TimerService(self._cursor, event_time, processing_time)
@@ -340,7 +332,7 @@ class FunctionOperator:
     def keys_of(self, batch: pa.RecordBatch) -> list[Key]:
         """The key of each row of the input. Raises `JobError` for null keys and other columns."""
         self._check_batch(batch)
-        return combined([column_values(batch.column(name)) for name in self._spec.key_columns])
+        return combined([column_values(batch.column(name)) for name in self.spec.key_columns])
 
     def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Process a batch of the input; with order_by columns, hold it for `finish` and return nothing.
@@ -352,7 +344,7 @@ class FunctionOperator:
         self._check_batch(batch)
         self._context.check_writes()
         self._clock.observe(batch)
-        if self._spec.order_by:
+        if self.spec.order_by:
             self._held.append(batch)
             return []
         return self._run(batch)
@@ -365,7 +357,7 @@ class FunctionOperator:
         self._check_usable()
         self._clock.end()
         table = self._sorted()
-        if self._spec.has_broadcast:
+        if self.spec.has_broadcast:
             rows = pc.sum(pc.equal(table.column(INPUT_COLUMN), BROADCAST), min_count=0).as_py()
             yield from self._run_all(table.slice(0, rows))
             yield from self._fire()
@@ -376,12 +368,12 @@ class FunctionOperator:
     def _sorted(self) -> pa.Table:
         """The held rows of the epoch, in their order."""
         held, self._held = self._held, []
-        table = pa.Table.from_batches(held, held[0].schema if held else self._spec.input_schema)
+        table = pa.Table.from_batches(held, held[0].schema if held else self.spec.input_schema)
         held.clear()
         if not table.num_rows:
             return table
         # By default the sort is stable, with nulls last. Newer versions of Arrow warn when null_placement is given.
-        return table.take(pc.sort_indices(table, sort_keys=sort_keys(self._spec.order_by)))
+        return table.take(pc.sort_indices(table, sort_keys=sort_keys(self.spec.order_by)))
 
     def _run_all(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         for batch in table.to_batches(max_chunksize=SORTED_BATCH_ROWS):
@@ -409,7 +401,7 @@ class FunctionOperator:
         if isinstance(self._function, KeyedBatchFunction):
             return self._run_batch(self._function, batch)
         assert isinstance(self._function, RowFunction)
-        places = map(batch.schema.names.index, self._spec.key_columns)
+        places = map(batch.schema.names.index, self.spec.key_columns)
         columns = {place: column_values(batch.column(place)) for place in places}
         keys = combined(list(columns.values())) if columns else repeat(ROW_WITHOUT_KEY, batch.num_rows)
         keyed_rows = zip(keys, self._clock.timestamps(batch), self._inputs.rows(batch, columns), strict=True)
@@ -485,7 +477,7 @@ class FunctionOperator:
 
     def _run_batch(self, function: KeyedBatchFunction, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         keys, namespaces = (
-            list(map(batch.column, names)) for names in (self._spec.key_columns, self._spec.namespace_columns)
+            list(map(batch.column, names)) for names in (self.spec.key_columns, self.spec.namespace_columns)
         )
         keyed = KeyedBatch(batch.select(range(self._width)), self._cursor, keys, namespaces)
         return self._run_keys(function.process_batch, keyed, f"a batch of {batch.num_rows} rows")
@@ -509,25 +501,25 @@ class FunctionOperator:
         return list(map(self._output.checked, outputs))
 
     def _check_batch(self, batch: pa.RecordBatch) -> None:
-        if batch.schema.names != self._spec.input_schema.names:
+        if batch.schema.names != self.spec.input_schema.names:
             raise JobError(
-                f"operator {self._spec.uid!r}: expected the columns {self._spec.input_schema.names}, "
+                f"operator {self.spec.uid!r}: expected the columns {self.spec.input_schema.names}, "
                 f"got {batch.schema.names}"
             )
-        keys = batch.select([*self._spec.key_columns, *self._spec.namespace_columns])
-        if self._spec.has_broadcast and keys.num_columns:  # broadcast rows have no key
+        keys = batch.select([*self.spec.key_columns, *self.spec.namespace_columns])
+        if self.spec.has_broadcast and keys.num_columns:  # broadcast rows have no key
             keys = keys.filter(pc.not_equal(batch.column(INPUT_COLUMN), BROADCAST))
         for name, column in zip(keys.schema.names, keys.columns, strict=True):
             nulls = column.null_count
             if nulls:
                 raise JobError(
-                    f"operator {self._spec.uid!r}: column {name.removesuffix(KEY_SUFFIX)!r} is null in {nulls} of "
+                    f"operator {self.spec.uid!r}: column {name.removesuffix(KEY_SUFFIX)!r} is null in {nulls} of "
                     f"{keys.num_rows} rows; a null key has no owner: filter or fill the column before key_by"
                 )
 
     def _check_usable(self) -> None:
         if self._closed or not self._usable:
-            raise ClosedError(f"operator {self._spec.uid!r} is {'closed' if self._closed else 'not open'}")
+            raise ClosedError(f"operator {self.spec.uid!r} is {'closed' if self._closed else 'not open'}")
 
     def _fault(self, where: str, exc: Exception) -> JobError:
         return JobError(f"{self._source}, {where}: {described(exc)}")

@@ -75,9 +75,6 @@ class QueryableValueSink(QueryableStateSink):
 
     _descriptor: ValueStateDescriptor
 
-    def __init__(self, descriptor: ValueStateDescriptor, value_columns: Sequence[str]) -> None:
-        super().__init__(descriptor, value_columns)
-
     def open(self, context: RuntimeContext) -> None:
         self._state = context.get_state(self._descriptor)
 
@@ -89,9 +86,6 @@ class QueryableReducingSink(QueryableStateSink):
     """Combines the values of each key with the descriptor's reduce function, in the order of the rows."""
 
     _descriptor: ReducingStateDescriptor
-
-    def __init__(self, descriptor: ReducingStateDescriptor, value_columns: Sequence[str]) -> None:
-        super().__init__(descriptor, value_columns)
 
     def open(self, context: RuntimeContext) -> None:
         self._state = context.get_reducing_state(self._descriptor)

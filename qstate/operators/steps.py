@@ -8,7 +8,7 @@ again as long as it is being processed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from reprlib import repr as shown  # bounded: a column may hold anything
 from traceback import StackSummary
 from types import CodeType, FrameType
@@ -71,18 +71,14 @@ def step_in(operator: FunctionOperator) -> Step | None:
 def step_of(frame: FrameType) -> Step | None:
     """The call that a thread is running, from its innermost frame; None for none."""
     inner: list[FrameType] = []
-    for outer in _outwards(frame):
+    outer: FrameType | None = frame
+    while outer is not None:
         found = _STEPS.get(outer.f_code)
         if found is not None:
             return found(outer.f_locals, tuple(reversed(inner)))
         inner.append(outer)
+        outer = outer.f_back
     return None
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 _Found = Callable[[Mapping[str, Any], "tuple[FrameType, ...]"], Step | None]

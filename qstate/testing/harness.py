@@ -251,9 +251,7 @@ def _copies(spec: OperatorSpec) -> Callable[[], OperatorSpec]:
 
 
 def _milliseconds(time: int | datetime) -> int:
-    if isinstance(time, datetime):
-        if time.tzinfo is None:
-            raise ConfigError(f"a time is milliseconds, or a datetime with a time zone, got {time!r}")
+    if isinstance(time, datetime) and time.tzinfo is not None:
         return milliseconds_of(time)
     if type(time) is not int:
         raise ConfigError(f"a time is milliseconds, or a datetime with a time zone, got {time!r}")

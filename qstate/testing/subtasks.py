@@ -169,7 +169,7 @@ class HarnessSubtasks:
         found: list[tuple[Any, ...]] = []
         clock.next_epoch()
         for index in range(len(self._parts)):
-            found += self._run(index, rows, clock, _nothing)
+            found += self._run(index, rows, clock, lambda: None)
         self._directory.finalize(QUERY, self.epoch)
         for epochs in self._epochs.values():
             epochs.finalize(self.epoch)
@@ -225,10 +225,6 @@ class HarnessSubtasks:
 
 class _Refused(JobError):
     """The failure that a test asks for."""
-
-
-def _nothing() -> None:
-    return
 
 
 def _refuse() -> None:

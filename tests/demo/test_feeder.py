@@ -14,7 +14,10 @@ def test_every_day_arrives_with_its_time(winter: DataSet, tmp_path: Path) -> Non
     feeder.start()
     feeder._thread.join(30.0)
     assert feeder.finished()
-    for source, target in zip((winter.flights_directory, winter.weather_directory), feeder.directories, strict=True):
+    for source, target in (
+        (winter.flights_directory, feeder.directory / "flights"),
+        (winter.weather_directory, feeder.directory / "weather"),
+    ):
         arrived = {path.name: path.stat().st_mtime for path in target.iterdir()}
         assert arrived == {path.name: path.stat().st_mtime for path in source.iterdir()}
 
@@ -27,4 +30,4 @@ def test_stop_ends_the_wait_for_the_next_day(winter: DataSet, tmp_path: Path) ->
     feeder.stop()
     feeder.stop()
     assert feeder.finished()
-    assert len(list(feeder.directories[0].iterdir())) <= 1
+    assert len(list((feeder.directory / "flights").iterdir())) <= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from qstate.client import QueryableStateClient
+from qstate.demo.compare import report
 from qstate.demo.data import DataSet, prepare
 from qstate.demo.feeder import Feeder
 from qstate.demo.interrupts import Interrupts
 from qstate.demo.main import _connect
-from qstate.demo.report import report
-from qstate.demo.streams import JOB, Inputs, Progress, Streams, cause_of, start_streams
+from qstate.demo.streams import JOB, Progress, Streams, cause_of, start_streams
 from qstate.errors import JobError
 from qstate.spark import Job
 from tests.runtime.job.running_job import Background
@@ -43,40 +44,18 @@ Start = Callable[..., tuple[Streams, QueryableStateClient]]
 
 @pytest.fixture
 def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
-    """`start(inputs, backend)`: the running streams and a client of their job."""
+    """`start(data, backend)`: the running streams and a client of their job."""
     with ExitStack() as cleanup:
 
-        def run(inputs: Inputs, backend: str) -> tuple[Streams, QueryableStateClient]:
+        def run(data: DataSet, backend: str, *, complete: bool = True) -> tuple[Streams, QueryableStateClient]:
             job = cleanup.enter_context(
                 Job(spark, JOB, backend=backend, parallelism=2, proxy_ports="0", server_ports="0")
             )
-            streams = start_streams(spark, job, inputs, tmp_path / "out")
+            streams = start_streams(spark, job, data, tmp_path / "out", complete=complete)
             cleanup.callback(streams.stop)
             return streams, cleanup.enter_context(QueryableStateClient(*job.proxy_address))
 
         yield run
-
-
-def all_of(data: DataSet) -> Inputs:
-    return Inputs(
-        flights_directory=data.flights_directory,
-        weather_directory=data.weather_directory,
-        flights=data.flights,
-        readings=data.readings,
-        complete=True,
-    )
-
-
-def inputs_of(feeder: Feeder, data: DataSet) -> Inputs:
-    """What the feeder brings in day by day."""
-    flights, weather = feeder.directories
-    return Inputs(
-        flights_directory=flights,
-        weather_directory=weather,
-        flights=data.flights,
-        readings=data.readings,
-        complete=False,
-    )
 
 
 def wait_for(streams: Streams) -> None:
@@ -92,7 +71,7 @@ def wait_for(streams: Streams) -> None:
 def test_every_key_and_output_is_as_in_batch(
     backend: str, spark: SparkSession, winter: DataSet, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    streams, client = start(all_of(winter), backend)
+    streams, client = start(winter, backend)
     wait_for(streams)
     assert report(spark, winter, streams, client)
     printed = capsys.readouterr().out
@@ -103,7 +82,7 @@ def test_every_key_and_output_is_as_in_batch(
 def test_batch_with_one_more_day_is_a_mismatch(
     spark: SparkSession, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    streams, client = start(all_of(prepare(tmp_path / "week", first_days=7)), "heap")
+    streams, client = start(prepare(tmp_path / "week", first_days=7), "heap")
     wait_for(streams)
     assert not report(spark, prepare(tmp_path / "eight days", first_days=8), streams, client)
     printed = capsys.readouterr().out
@@ -115,10 +94,9 @@ def test_batch_with_one_more_day_is_a_mismatch(
 def test_days_that_arrive_one_by_one_give_the_same(spark: SparkSession, start: Start, tmp_path: Path) -> None:
     week = prepare(tmp_path / "week", first_days=7)
     feeder = Feeder(week, tmp_path / "incoming", days_per_s=50.0)
-    inputs = inputs_of(feeder, week)
     feeder.start()
     try:
-        streams, client = start(inputs, "heap")
+        streams, client = start(replace(week, directory=feeder.directory), "heap", complete=False)
         wait_for(streams)
     finally:
         feeder.stop()
@@ -131,7 +109,8 @@ def test_demo_waits_for_a_slow_machine_while_the_queries_run(spark: SparkSession
     week = prepare(tmp_path / "week", first_days=7)
     feeder = Feeder(week, tmp_path / "incoming", days_per_s=50.0)
     with Job(spark, JOB, parallelism=2, proxy_ports="0", server_ports="0") as job:
-        streams = start_streams(spark, job, inputs_of(feeder, week), tmp_path / "out")
+        fed = replace(week, directory=feeder.directory)
+        streams = start_streams(spark, job, fed, tmp_path / "out", complete=False)
         job.config = job.config.merged(start_timeout_s=0.2)  # its task managers have the time that they were given
         connecting = Background(lambda: _connect(job, streams, Interrupts()))
         assert not connecting.ended(1.0)
@@ -149,9 +128,8 @@ def test_demo_does_not_wait_for_stopped_streams(spark: SparkSession, tmp_path: P
     day = prepare(tmp_path / "day", first_days=1)
     feeder = Feeder(day, tmp_path / "incoming", days_per_s=1.0)
     with Job(spark, JOB, parallelism=2, proxy_ports="0", server_ports="0") as job:
-        streams = start_streams(
-            spark, job, inputs_of(feeder, prepare(tmp_path / "one", first_days=1)), tmp_path / "out"
-        )
+        fed = replace(day, directory=feeder.directory)
+        streams = start_streams(spark, job, fed, tmp_path / "out", complete=False)
         streams.check()
         streams.stop()
         with pytest.raises(JobError, match="ended before everything was replayed"):
@@ -159,7 +137,7 @@ def test_demo_does_not_wait_for_stopped_streams(spark: SparkSession, tmp_path: P
 
 
 def test_failed_query_is_named_with_its_cause(spark: SparkSession, winter: DataSet, start: Start) -> None:
-    streams, _ = start(all_of(winter), "heap")
+    streams, _ = start(winter, "heap")
     streams.stop()
     streams.update()  # a query that was stopped has not failed
     flights = spark.readStream.schema("a int").parquet(str(winter.flights_directory))

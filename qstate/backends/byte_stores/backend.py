@@ -175,7 +175,9 @@ class ByteStoreBackend(StateBackend):
         found = self._timers.get(descriptor.name)
         if found is None:
             admit_timers(descriptor, self._states)
-            found = self._timers[descriptor.name] = ByteTimerQueue(self._state(descriptor), self._snapshot)
+            found = self._timers[descriptor.name] = ByteTimerQueue(
+                self._state(descriptor), lambda: self._committed.snapshot
+            )
         return found
 
     def _state(self, descriptor: StateDescriptor) -> ByteState:
@@ -195,9 +197,6 @@ class ByteStoreBackend(StateBackend):
             self._states[descriptor.name] = state
         admit_descriptor(descriptor, held=state.descriptor)
         return state
-
-    def _snapshot(self) -> ByteSnapshot:
-        return self._committed.snapshot
 
     def _touch(self, table: EpochWrites) -> None:
         self._touched[table] = None
@@ -440,7 +439,8 @@ class _LiveReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if descriptor.kind in _SINGLE_ENTRY:
-            return _whole(self, descriptor, namespace, key)
+            epoch, (found,) = self.get(descriptor, namespace, (key,))
+            return WholeValue(descriptor, epoch, found)
         epoch, store = self._backend.live_store()
         find = self._backend.prefix_finder(descriptor, namespace)
         return StoredParts(store, epoch, None if find is None else find(key), lambda: None)
@@ -469,16 +469,11 @@ class _CommittedReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if descriptor.kind in _SINGLE_ENTRY:
-            return _whole(self, descriptor, namespace, key)
+            epoch, (found,) = self.get(descriptor, namespace, (key,))
+            return WholeValue(descriptor, epoch, found)
         shared = self._backend.final_snapshot()
         find = self._backend.prefix_finder(descriptor, namespace)
         return StoredParts(shared.snapshot, shared.epoch, None if find is None else find(key), shared.release)
-
-
-def _whole(reader: StateReader, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
-    """A value that is one entry of the store, which has no smaller parts."""
-    epoch, (found,) = reader.get(descriptor, namespace, (key,))
-    return WholeValue(descriptor, epoch, found)
 
 
 def _answers(
@@ -505,7 +500,6 @@ def _answers(
 
 
 def _entries(source: ByteStore | ByteSnapshot, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of one key."""
     return source.scan(prefix, stop_of(prefix))
 
 

@@ -83,7 +83,6 @@ class ByteListTable(ByteContainerTable[_CachedList]):
         return iter(list(cached.elements or ()))
 
     def _complete(self, cached: _CachedList, additions: Iterable[bytes]) -> None:
-        """Cache all elements of a list."""
         elements = [self._load(data) for addition in additions for data in unpack_elements(addition)]
         cached.elements = elements + cached.added
         self._clock.left -= len(elements)

@@ -64,7 +64,6 @@ class ByteMapTable(ByteContainerTable[_CachedMap]):
         return iter(_entries(cached))
 
     def _complete(self, cached: _CachedMap, prefix: bytes, found: Iterable[tuple[bytes, bytes]]) -> None:
-        """Cache all entries of a map."""
         stored: dict[Any, Any] = {}
         for entry_key, data in found:
             map_key: Any = decode_key(entry_key[len(prefix) :])

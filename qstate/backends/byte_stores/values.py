@@ -137,7 +137,6 @@ class ByteValueTable(ByteTable):
         return entries
 
     def _located(self, keys: Iterable[Key]) -> list[bytes]:
-        """The store keys."""
         try:
             groups, encoded = list(map(self.state.group_of, keys)), list(map(self.state.encode, keys))
         except Exception:  # one by one, so that the error names the key

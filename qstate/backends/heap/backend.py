@@ -219,7 +219,9 @@ class HeapBackend(StateBackend):
             if wanted.state in self._timers:
                 self._timers[wanted.state].load(wanted)
             elif wanted.keys:
-                table = self._restored_table(wanted)
+                if wanted.state not in self._states:
+                    raise JobError(f"the changes contain a state {wanted.state!r} that no function has declared")
+                table = self.table(self._states[wanted.state].descriptor, decode_key(wanted.namespace))
                 self._held[table] = None
                 table.load(wanted)
         for queue in self._timers.values():
@@ -229,11 +231,6 @@ class HeapBackend(StateBackend):
         self._release(list(self._held))
         self._running = self._committed = self._final = epoch
         self._frozen.clear()
-
-    def _restored_table(self, block: ChangeBlock) -> HeapTable:
-        if block.state not in self._states:
-            raise JobError(f"the changes contain a state {block.state!r} that no function has declared")
-        return self.table(self._states[block.state].descriptor, decode_key(block.namespace))
 
     def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
         self._check_open()
@@ -342,7 +339,8 @@ class _LiveReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if not _is_container(descriptor):
-            return _whole(self, descriptor, namespace, key)
+            epoch, (found,) = self.get(descriptor, namespace, (key,))
+            return WholeValue(descriptor, epoch, found)
         epoch = self._backend.running_epoch
         table = self._backend.find(descriptor, namespace)
         value = None if table is None else table.values((key,))[0]
@@ -378,15 +376,10 @@ class _CommittedReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if not _is_container(descriptor):
-            return _whole(self, descriptor, namespace, key)
+            epoch, (found,) = self.get(descriptor, namespace, (key,))
+            return WholeValue(descriptor, epoch, found)
         epoch, table, images = self._backend.images(descriptor, namespace, (key,), UNBOUNDED)
         return _parts(descriptor, epoch, None, None if table is None else images[0])
-
-
-def _whole(reader: StateReader, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
-    """A value that has no smaller parts."""
-    epoch, (found,) = reader.get(descriptor, namespace, (key,))
-    return WholeValue(descriptor, epoch, found)
 
 
 def _parts(descriptor: StateDescriptor, epoch: int, dump: Callable[[Any], bytes] | None, value: Any) -> ValueParts:

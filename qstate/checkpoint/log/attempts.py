@@ -84,7 +84,8 @@ class EpochAttempts:
     def check(self, epoch: int, attempt: int) -> None:
         """Raise `FencedError` unless this attempt is the running one. Call it before you process its input."""
         if self.running != (epoch, attempt):
-            raise FencedError(f"attempt {attempt} of epoch {epoch} was cut off; running is {self._described()}")
+            running = f"attempt {self._attempt} of epoch {self._epoch}" if self._running else "none"
+            raise FencedError(f"attempt {attempt} of epoch {epoch} was cut off; running is {running}")
 
     def seal(self, epoch: int, attempt: int) -> None:
         """Record that the attempt's epoch is in the log. Raises `FencedError` unless the attempt is the running one."""
@@ -97,6 +98,3 @@ class EpochAttempts:
             return False
         self._running = False
         return True
-
-    def _described(self) -> str:
-        return f"attempt {self._attempt} of epoch {self._epoch}" if self._running else "none"

@@ -229,14 +229,15 @@ class Chain:
         states: States = base.states if base else ()
         for snapshot in base.stack if base else ():
             if above is None or snapshot.sequence > above.sequence:
-                yield Part(snapshot.epoch, snapshot.states, self._changes(snapshot, groups), ascending=True)
+                changes = ChangeBlocks(self._blocks(snapshot, groups))
+                yield Part(snapshot.epoch, snapshot.states, changes, ascending=True)
         for segment in self.segments:
             if base and segment.sequence <= base.sequence:
                 continue
             if segment.writer == segment.sequence:
                 states = segment.states
             elif upto is None or segment.epoch <= upto:
-                yield Part(segment.epoch, states, self._changes(segment, groups), ascending=False)
+                yield Part(segment.epoch, states, ChangeBlocks(self._blocks(segment, groups)), ascending=False)
 
     def operator_state(self, upto: int | None = None) -> OperatorState:
         """The lists that belong to no key, as of the newest epoch up to `upto` (None: the newest of all).
@@ -257,9 +258,6 @@ class Chain:
         if failure is not None:
             raise failure
         return ()
-
-    def _changes(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> ChangeBlocks:
-        return ChangeBlocks(self._blocks(source, groups))
 
     def _blocks(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> Iterator[ChangeBlock]:
         with reading(self.files, source.name) as reader:

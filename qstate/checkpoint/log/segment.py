@@ -120,20 +120,12 @@ class SegmentWriter:
         self._index: list[tuple[int, int]] | None = [] if ascending else None
         self._digest = xxh64()
         self._blocks = 0
-        self._entries = 0
+        #: How many changes or frames were written.
+        self.entries = 0
         self._pid = os.getpid()
-        self._offset = file.write(MAGIC)
+        #: How many bytes were written.
+        self.size = file.write(MAGIC)
         self._write(Kind.HEADER, 0, msgpack.packb(header))
-
-    @property
-    def entries(self) -> int:
-        """How many changes or frames were written."""
-        return self._entries
-
-    @property
-    def size(self) -> int:
-        """How many bytes were written."""
-        return self._offset
 
     def write_changes(self, changes: Iterable[Change]) -> None:
         count = FIRST_COUNT
@@ -152,7 +144,7 @@ class SegmentWriter:
         """Write one block; returns how many changes the next one should have."""
         payload = msgpack.packb([(run.op.value, *run[1:]) for run in runs])
         if self._index is not None:
-            self._index.append((runs[0].groups[0], self._offset))
+            self._index.append((runs[0].groups[0], self.size))
         self._body(Kind.CHANGES, self._compress(payload) if self._compress else payload, entries)
         return next_count(entries, len(payload))
 
@@ -161,18 +153,18 @@ class SegmentWriter:
 
     def write_footer(self, **facts: Any) -> int:
         """End the file; returns its seal. The caller calls the directory's `finish`."""
-        footer = {"blocks": self._blocks, "entries": self._entries, "digest": self._digest.intdigest(), **facts}
+        footer = {"blocks": self._blocks, "entries": self.entries, "digest": self._digest.intdigest(), **facts}
         if self._index is not None:
             footer["index"] = self._index
-        offset = self._offset
+        offset = self.size
         seal = self._write(Kind.FOOTER, 0, msgpack.packb(footer))
-        self._offset += self._file.write(TRAILER.pack(offset))
+        self.size += self._file.write(TRAILER.pack(offset))
         return seal
 
     def _body(self, kind: Kind, payload: bytes | memoryview, entries: int) -> None:
         self._write(kind, self._blocks, payload)
         self._blocks += 1
-        self._entries += entries
+        self.entries += entries
 
     def _write(self, kind: Kind, index: int, payload: bytes | memoryview) -> int:
         end_forked_child(self._pid)  # a child shares the open file
@@ -182,7 +174,7 @@ class SegmentWriter:
         self._digest.update(CHECKSUM.pack(checksum))
         self._file.write(BLOCK.pack(kind, len(payload), checksum))
         self._file.write(payload)
-        self._offset += BLOCK.size + len(payload)
+        self.size += BLOCK.size + len(payload)
         return checksum
 
 
@@ -210,29 +202,25 @@ class SegmentReader:
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
         self._name = name
-        self._size = file.seek(0, 2)
-
-    @property
-    def size(self) -> int:
-        """The size of the file in bytes."""
-        return self._size
+        #: The size of the file in bytes.
+        self.size = file.seek(0, 2)
 
     def info(self) -> SegmentInfo:
         """Read header and footer, not the body."""
         file = self._file
-        if self._size < len(MAGIC) + TRAILER.size:
+        if self.size < len(MAGIC) + TRAILER.size:
             raise self.damaged("is cut short")
-        file.seek(self._size - TRAILER.size)
+        file.seek(self.size - TRAILER.size)
         (offset,) = TRAILER.unpack(file.read(TRAILER.size))
         file.seek(0)
         if file.read(len(MAGIC)) != MAGIC:
             raise self.damaged("does not begin as a file of the epoch log")
         header, _ = self._block(Kind.HEADER, 0)
-        if not len(MAGIC) <= offset < self._size:
+        if not len(MAGIC) <= offset < self.size:
             raise self.damaged("is cut short, or its last bytes are damaged")
         file.seek(offset)
         footer, seal = self._block(Kind.FOOTER, 0)
-        if file.tell() != self._size - TRAILER.size:
+        if file.tell() != self.size - TRAILER.size:
             raise self.damaged("does not end with its footer")
         found = SegmentInfo(self._map(header, "header"), self._map(footer, "footer"), seal)
         check_facts(found.footer, FooterFacts, f"the footer of {self._name}")
@@ -322,7 +310,7 @@ class SegmentReader:
         if len(head) != BLOCK.size:
             raise self.damaged(f"is cut short at byte {start}")
         found, length, checksum = BLOCK.unpack(head)
-        if length > self._size - start:  # before reading: a damaged length must not ask for 4 GiB
+        if length > self.size - start:  # before reading: a damaged length must not ask for 4 GiB
             raise self.damaged(f"has a damaged block at byte {start}, or is cut short")
         payload = self._file.read(length)
         if found != kind or checksum != _checksum(kind, index, payload):

@@ -112,7 +112,6 @@ def take_snapshot(
 
 
 def _changes(chain: Chain, base: Snapshot | None, planned: Snapshot) -> Iterable[Change]:
-    """The changes that the planned snapshot will hold."""
     parts = chain.parts(base, planned.epoch, above=planned.below)
     return merged_parts(parts) if planned.below is None else merged_changes(parts)
 

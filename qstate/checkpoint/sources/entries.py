@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from qstate.backends.answers import pack_elements, unpack_elements
+from qstate.backends.answers import container_header, pack_elements, unpack_elements
 from qstate.backends.contract import Change
 from qstate.backends.expiry import current_elements, current_value, wall_clock_ms
 from qstate.checkpoint.log.chain import NO_EPOCH, States
@@ -197,24 +197,18 @@ def packed_entry(operator: str, change: Change, schema: Mapping[str, Any]) -> by
     Its keys are operator, state, namespace, key, group, map_key (only for a map) and `value`. Another serializer than
     the default one has `bytes` in place of `value`. Both are an array for a list.
     """
-    packer = msgpack.Packer(autoreset=False)
-    is_map, spliced = schema.get("kind") == StateKind.MAP.value, _is_msgpack(schema)
-    packer.pack_map_header(7 if is_map else 6)
-    parts: list[tuple[str, Any, bytes | None]] = [
-        ("operator", operator, None),
-        ("state", change.state, None),
-        ("namespace", None, change.namespace),
-        ("key", None, change.key),
-        ("group", change.group, None),
-    ]
-    if is_map:
-        parts.append(("map_key", None, change.map_key))
-    data = [packer.bytes()]
-    packer.reset()
-    parts.append(("value" if spliced else "bytes", None, _packed_value(change.data, schema, spliced=spliced)))
-    for name, plain, packed in parts:
-        data += [msgpack.packb(name), msgpack.packb(plain) if packed is None else packed]
-    return b"".join(data)
+    parts = {
+        "operator": msgpack.packb(operator),
+        "state": msgpack.packb(change.state),
+        "namespace": change.namespace,
+        "key": change.key,
+        "group": msgpack.packb(change.group),
+    }
+    if schema.get("kind") == StateKind.MAP.value:
+        parts["map_key"] = change.map_key
+    spliced = _is_msgpack(schema)
+    parts["value" if spliced else "bytes"] = _packed_value(change.data, schema, spliced=spliced)
+    return _packed_map(parts)
 
 
 def packed_element(operator: str, subtask: int, stored: OperatorList, data: bytes) -> bytes:
@@ -222,15 +216,17 @@ def packed_element(operator: str, subtask: int, stored: OperatorList, data: byte
 
     Its keys are operator, state, subtask, distribution and `value`, or `bytes` for another serializer.
     """
-    spliced = _is_msgpack(stored.schema)
-    packer = msgpack.Packer(autoreset=False)
-    packer.pack_map_header(5)
     facts = {"operator": operator, "state": stored.name, "subtask": subtask, "distribution": stored.distribution.value}
-    for name, fact in facts.items():
-        packer.pack(name)
-        packer.pack(fact)
-    packer.pack("value" if spliced else "bytes")
-    return bytes(packer.bytes()) + (data if spliced else bytes(msgpack.packb(data)))
+    parts = {name: msgpack.packb(fact) for name, fact in facts.items()}
+    spliced = _is_msgpack(stored.schema)
+    parts["value" if spliced else "bytes"] = data if spliced else msgpack.packb(data)
+    return _packed_map(parts)
+
+
+def _packed_map(parts: Mapping[str, bytes]) -> bytes:
+    """A MessagePack map of values that are packed already."""
+    header = container_header(StateKind.MAP, len(parts))
+    return header + b"".join(msgpack.packb(name) + packed for name, packed in parts.items())
 
 
 def _packed_value(data: bytes, schema: Mapping[str, Any], *, spliced: bool) -> bytes:
@@ -239,9 +235,7 @@ def _packed_value(data: bytes, schema: Mapping[str, Any], *, spliced: bool) -> b
     if not spliced:
         return data  # an array of bins already
     elements = unpack_elements(data)
-    packer = msgpack.Packer(autoreset=False)
-    packer.pack_array_header(len(elements))
-    return b"".join((packer.bytes(), *elements))
+    return container_header(StateKind.LIST, len(elements)) + b"".join(elements)
 
 
 def _entry(operator: str, change: Change, schema: Mapping[str, Any]) -> Entry:

@@ -290,7 +290,7 @@ class JobHistory(StateSource):
         again = next((existing_chain(place) for place in places if place.directory == chain.files), None)
         if again is None:  # removed with its layout
             raise _outrun(chain, upto) from failure
-        if _same_files(again, chain):
+        if again.bases == chain.bases and again.segments == chain.segments:
             raise failure
         return again
 
@@ -426,12 +426,9 @@ def _proved(chain: Chain, begun: int) -> int:
 
 def _reached(chain: Chain, upto: int) -> int:
     """The newest epoch up to `upto` as of which a history can be read; -1 when there is none."""
-    return max((one for one in _epochs(chain) if one <= upto), default=NO_EPOCH)
-
-
-def _epochs(chain: Chain) -> Iterator[int]:
-    yield from (base.epoch for base in chain.bases if base is not None)
-    yield from (segment.epoch for segment in chain.segments)
+    epochs = [base.epoch for base in chain.bases if base is not None]
+    epochs += [segment.epoch for segment in chain.segments]
+    return max((one for one in epochs if one <= upto), default=NO_EPOCH)
 
 
 def _sound_base(chain: Chain, upto: int) -> Snapshot | None:
@@ -460,7 +457,3 @@ def _outrun(chain: Chain, upto: int) -> OutrunCheckpoint:
         f"{chain.files.path} has no state as old as epoch {upto} any more: older snapshots are not retained. If the "
         "job has just made a snapshot, try again; retained_snapshots says how many it keeps"
     )
-
-
-def _same_files(one: Chain, other: Chain) -> bool:
-    return one.bases == other.bases and one.segments == other.segments

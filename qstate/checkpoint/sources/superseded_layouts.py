@@ -15,12 +15,12 @@ whole. In each case readers find the newer layout first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from qstate.checkpoint.log.chain import NO_EPOCH, Chain
 from qstate.checkpoint.log.file_names import is_history_file, removal_order
-from qstate.checkpoint.manifest import JobManifest, LogPlace, layout_directory, layout_places, operator_directory
+from qstate.checkpoint.manifest import JobManifest, layout_directory, layout_places, operator_directory
 from qstate.checkpoint.sources.history import existing_chain
 from qstate.checkpoint.storage.directory import Directory, doing
 
@@ -67,17 +67,14 @@ def superseded_layouts(
     if not earlier:
         return []
     for layout in range(manifest.layout, 0, -1):
-        if _is_self_contained(layout_places(root, manifest, operator, layout), final, epochs):
+        chains = map(existing_chain, layout_places(root, manifest, operator, layout))
+        if all(chain is not None and _has_own_epochs(chain, final, epochs) for chain in chains):
             return [directory for number, directory in earlier.items() if number < layout]
     return []
 
 
-def _is_self_contained(places: Iterable[LogPlace], final: int, epochs: int) -> bool:
-    """Whether every subtask of a layout has a log with final epochs of its own after the state it began with."""
-    return all(chain is not None and _has_own_epochs(chain, final, epochs) for chain in map(existing_chain, places))
-
-
 def _has_own_epochs(chain: Chain, final: int, epochs: int) -> bool:
+    """Whether a log has so many final epochs of its own after the state it began with."""
     oldest = chain.bases[-1]
     if oldest is not None and oldest.sequence > 0:  # its own snapshots have replaced its beginning
         return oldest.epoch <= final

@@ -133,7 +133,7 @@ class OutputRows:
         )
 
     def _array(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-        fits = _type_rule(field.type)
+        fits = next((rule for belongs, rule in _TYPE_RULES if belongs(field.type)), lambda _: True)
         for kind in set(map(type, values)):
             if not (field.nullable if kind is type(None) else fits(kind)):
                 index = next(index for index, value in enumerate(values) if type(value) is kind)
@@ -164,11 +164,8 @@ def _names_of(row: Any) -> Sequence[str] | None:
     return None
 
 
-def _type_rule(kind: pa.DataType) -> Callable[[type], bool]:
-    """Which Python types are accepted for an Arrow type. NumPy's numbers are accepted as numbers."""
-    return next((rule for belongs, rule in _TYPE_RULES if belongs(kind)), lambda _: True)  # else Arrow decides
-
-
+#: Which Python types are accepted for an Arrow type; for any other, Arrow decides. NumPy's numbers are accepted as
+#: numbers.
 _TYPE_RULES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[type], bool]], ...] = (
     (pa.types.is_integer, lambda kind: issubclass(kind, Integral) and not issubclass(kind, bool)),
     (pa.types.is_floating, lambda kind: issubclass(kind, Real) and not issubclass(kind, bool)),

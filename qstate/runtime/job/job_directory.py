@@ -62,21 +62,21 @@ class JobDirectory:
         self._temporary = not setting
         self._allow_non_restored = config.allow_non_restored_state
         self._options = config.checkpoint_storage_options
-        self._files = _made(setting or str(temporary_directory(f"qstate-{job}-")), self._options)
-        _check_not_sparks(self._files)
+        self.files = _made(setting or str(temporary_directory(f"qstate-{job}-")), self._options)
+        _check_not_sparks(self.files)
         self._location_of = location_of
         #: The location of the directory: a `Path`, unless it is in an object store.
-        self.path: Any = self._files.path
-        self._owner = take_ownership(self._files)
+        self.path: Any = self.files.path
+        self._owner = take_ownership(self.files)
         self._bound: dict[str, str] = {}
         #: The checkpointLocation of each query that is known.
         self._locations: dict[str, str] = {}
         self._finalizing = threading.Lock()
         self._binding = threading.Lock()
         self._restored: Mapping[str, StoredOperator] = {}
-        self._old_layouts = OldLayouts(self._files, max(1, config.snapshot_interval))
+        self._old_layouts = OldLayouts(self.files, max(1, config.snapshot_interval))
         try:
-            self._final = read_final(self._files)
+            self._final = read_final(self.files)
             self.manifest = self._opened(job, config, parallelism)
         except BaseException:
             self.close()
@@ -110,7 +110,7 @@ class JobDirectory:
             # Spark forgets a query that a refused task has stopped, while other tasks of it may still bind.
             location = self._locations.get(query) or self._location_of(query)
             if location is None:
-                _check_not_sparks(self._files)  # the query has written its first offsets by now
+                _check_not_sparks(self.files)  # the query has written its first offsets by now
             else:
                 self._locations[query] = location
                 check_apart(self.path, location)
@@ -118,7 +118,7 @@ class JobDirectory:
         if stored is None:
             self._owner.check()
             manifest = self.manifest.with_operator(operator, query)
-            manifest.write(self._files)
+            manifest.write(self.files)
             self.manifest = manifest
         # After the manifest, which names the query of every bound operator. Replaced whole: readers need no lock.
         self._bound = {**self._bound, operator: query}
@@ -133,7 +133,7 @@ class JobDirectory:
                 return
             self._final[query] = epoch
             try:
-                write_final(self._files, self._final)
+                write_final(self.files, self._final)
             except CheckpointError as exc:  # readers lag behind until the next epoch; nothing else depends on it
                 log.warning("%s", exc)
         self._old_layouts.epoch_is_final(self.manifest, self.operators_of(query), epoch)
@@ -145,7 +145,7 @@ class JobDirectory:
         """
         before: list[Reached] = []
         sealed: list[Reached] = []
-        for place in layout_places(self._files, self.manifest, operator, self.manifest.layout):
+        for place in layout_places(self.files, self.manifest, operator, self.manifest.layout):
             chain = existing_chain(place) if place.files else None
             if chain is None:
                 continue
@@ -175,11 +175,6 @@ class JobDirectory:
         return list(self._bound)
 
     @property
-    def files(self) -> Directory:
-        """The directory itself."""
-        return self._files
-
-    @property
     def owner_token(self) -> str:
         """The token that task managers check the owner of the directory with (`directory_owner.check_owner`)."""
         return self._owner.token
@@ -192,7 +187,7 @@ class JobDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _opened(self, job: str, config: JobConfig, parallelism: int) -> JobManifest:
-        manifest = JobManifest.read(self._files)
+        manifest = JobManifest.read(self.files)
         if manifest is None:
             origin = self._origin(config)
             manifest = JobManifest(job, config.max_parallelism, (parallelism,), restored_from=origin).with_new_history()
@@ -209,11 +204,11 @@ class JobDirectory:
             )
         else:
             # A start that was refused has left a layout without state; the layout before has the stored results.
-            manifest = without_unused_layouts(self._files, manifest)
+            manifest = without_unused_layouts(self.files, manifest)
             if parallelism != manifest.parallelism:
                 log.info("rescaling from parallelism %d to %d", manifest.parallelism, parallelism)
             manifest = manifest.with_parallelism(parallelism)
-        manifest.write(self._files)
+        manifest.write(self.files)
         return manifest
 
     def _origin(self, config: JobConfig) -> str | None:

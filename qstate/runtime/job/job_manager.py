@@ -263,7 +263,7 @@ class JobManager:
             "acquire": lambda *args: self._acquire(peer, *args),
             "is_current": self._is_current,
             "start_failed": self._start_failed,
-            "operator": self._operator,
+            "operator": self._locked(self._declarations.newest),
             "bind_query": self._bind_query,
             "history_of": lambda uid: self._directory.manifest.history_of(uid),
             "begun": self._begun,
@@ -271,12 +271,12 @@ class JobManager:
             "timers_are_due": self._clocks.timers_are_due,
             "register": lambda address: self._register(peer, address),
             "heartbeat": self._heartbeat,
-            "register_states": self._register_states,
+            "register_states": self._locked(self._locations.register),
             "publish": self._publish,
             "publish_standby": lambda index, tables: self._publish_standby(peer, index, tables),
             "restored": self._note_restored,
-            "locate": self._locate,
-            "describe": self._describe,
+            "locate": self._locked(self._locations.pickled),
+            "describe": self._locked(self._locations.describe),
         }
         # These may wait for the storage of the checkpoints; a heartbeat must not wait for them.
         waiting = frozenset({"acquire", "begun", "bind_query"})
@@ -286,6 +286,15 @@ class JobManager:
                 raise FencedError(f"job {self.job!r} is stopping")
             self._connected_peers.add(peer)
             peer.start()
+
+    def _locked(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of a part that is not thread-safe, called with the lock."""
+
+        def call(*args: Any) -> Any:
+            with self._lock:
+                return method(*args)
+
+        return call
 
     def _closed(self, peer: RpcPeer) -> None:
         with self._lock:
@@ -465,11 +474,6 @@ class JobManager:
                 raise FencedError(f"incarnation {incarnation} of task manager {index} is not the current one")
             self._beats[index] = time.monotonic()
 
-    def _operator(self, uid: str, token: str | None) -> Declaration:
-        """The newest declaration of an operator. Raises `JobError` when `token` is not its token."""
-        with self._lock:
-            return self._declarations.newest(uid, token)
-
     def _bind_query(self, uid: str, query: str, epoch: int, token: str) -> int:
         """Bind an operator to one streaming query, because two queries would count every row twice.
 
@@ -494,10 +498,6 @@ class JobManager:
         self._directory.finalize(query, epoch - 1)
         return self._clocks.begin(uid, epoch, reached)
 
-    def _register_states(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
-        with self._lock:
-            self._locations.register(uid, states)
-
     def _note_restored(self, restored: RestoredSubtask) -> None:
         with self._lock:
             self._restored[restored.operator, restored.subtask] = restored
@@ -512,15 +512,6 @@ class JobManager:
         with self._lock:
             if self._peers.get(index) is peer:
                 self._locations.publish_standby(index, tables)
-
-    def _locate(self, state: str) -> bytes:
-        """The pickle of a `LocationTable`: most of those that ask get the same one."""
-        with self._lock:
-            return self._locations.pickled(state)
-
-    def _describe(self) -> list[Mapping[str, Any]]:
-        with self._lock:
-            return self._locations.describe()
 
 
 def _asked_for_statistics(peer: RpcPeer) -> Future[ProcessStatistics] | None:

@@ -146,7 +146,8 @@ class Standby:
         config = self._config = with_token(config)
         self._interval_s = _interval(interval_s)
         self._descriptors = tuple(descriptors)
-        self._check(host)
+        check_backend(config.backend, config.backend_options)
+        check_exposure(config, host)
         self._registry = StateRegistry()
         self._server_statistics = request_statistics(config.statistics)
         self._proxy_statistics = request_statistics(config.statistics)
@@ -180,7 +181,7 @@ class Standby:
         self._proxy.start()
         if self._config.metrics_ports:
             self._metrics = MetricsServer(
-                self._job_name,
+                lambda: "" if self._source is None else self._source.job,
                 lambda: [self.statistics()],
                 bind=self._config.metrics_bind,
                 ports=self._config.metrics_ports,
@@ -255,9 +256,6 @@ class Standby:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def _job_name(self) -> str:
-        return "" if self._source is None else self._source.job
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -339,7 +337,6 @@ class Standby:
         return wrong[0] if wrong else None
 
     def _looked_at(self, uid: str, manifest: JobManifest) -> FollowedOperator:
-        """The current logs of an operator."""
         history = manifest.history_of(uid)
         if uid not in self._followed:
             self._served[uid] = self._operator(uid, JobHistory(self._root, manifest))
@@ -407,10 +404,6 @@ class Standby:
         self._failure = failure
 
     # -- parts ------------------------------------------------------------------------------------------------
-
-    def _check(self, host: str) -> None:
-        check_backend(self._config.backend, self._config.backend_options)
-        check_exposure(self._config, host)
 
     def _free_state(self) -> None:
         for operator in self._served.values():

@@ -27,10 +27,11 @@ from qstate.descriptors import (
     StateTtl,
     ValueStateDescriptor,
 )
-from qstate.errors import CheckpointError, ClosedError, JobError, UnknownStateId, UnsupportedQuery
+from qstate.errors import ClosedError, JobError, UnknownStateId, UnsupportedQuery
 from qstate.evolution import StateSchema, Unchanged, plan_evolution
+from qstate.evolution.schema import key_types_in
 from qstate.keys import ColumnType, Key, Namespace
-from qstate.serializers import Serializer
+from qstate.values.stored_bytes import stored_bytes
 
 __all__ = ["RefusingReader", "RetiringReader", "StoredState", "stored_states"]
 
@@ -61,17 +62,10 @@ def stored_states(states: States, given: Iterable[StateDescriptor] = ()) -> list
     """
     descriptors = list(given)
     return [
-        _stored(StateSchema.from_plain(plain), _key_types(plain), descriptors)
+        _stored(StateSchema.from_plain(plain), key_types_in(plain), descriptors)
         for plain in states
         if plain.get("queryable_name") is not None
     ]
-
-
-def _key_types(plain: Any) -> tuple[ColumnType, ...]:
-    try:
-        return tuple(map(ColumnType, plain["key_types"]))
-    except (KeyError, TypeError, ValueError):
-        raise CheckpointError(f"state {plain.get('name')!r} is stored without the types of its keys") from None
 
 
 def _stored(schema: StateSchema, key_types: tuple[ColumnType, ...], given: Sequence[StateDescriptor]) -> StoredState:
@@ -100,7 +94,7 @@ def _pass_through(schema: StateSchema) -> StateDescriptor:
     """A descriptor whose values are the stored bytes. Its types are those of the stored schema."""
     common: dict[str, Any] = {
         "value_type": schema.value_type,
-        "serializer": _serializer(schema.serializer),
+        "serializer": stored_bytes(schema.serializer),
         "queryable_name": schema.queryable_name,
         "ttl": None if schema.ttl_ms is None else StateTtl(timedelta(milliseconds=schema.ttl_ms)),
     }
@@ -117,25 +111,6 @@ def _pass_through(schema: StateSchema) -> StateDescriptor:
         StateKind.LIST: ListStateDescriptor,
     }
     return kinds[schema.kind](schema.name, **common)
-
-
-class _StoredBytes(Serializer):
-    """Passes bytes through as values, under the name of a subclass."""
-
-    def dumps(self, value: Any) -> bytes:
-        data: bytes = value
-        return data
-
-    def loads(self, data: bytes) -> Any:
-        return data
-
-    def dump_all(self, values: Iterable[Any]) -> list[bytes]:
-        return list(values)
-
-
-def _serializer(name: str) -> Serializer:
-    own_class: type[_StoredBytes] = type("StoredBytes", (_StoredBytes,), {"name": name})
-    return own_class()
 
 
 def _never(one: Any, other: Any) -> Any:

@@ -9,7 +9,7 @@ each host, or the variable QSTATE_TOKEN of the processes has the token.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -17,9 +17,10 @@ from qstate.checkpoint.storage.locations import absolute
 from qstate.config import storage_option
 from qstate.errors import ConfigError
 from qstate.runtime.control.auth_token import token_in
-from qstate.serializers import MessagePackSerializer, Serializer
+from qstate.serializers import MessagePackSerializer
 from qstate.spark.data_source.feed_client import FeedClient
 from qstate.tls import ClientTls
+from qstate.values.stored_bytes import stored_bytes
 
 __all__ = ["SourceOptions"]
 
@@ -149,7 +150,7 @@ class SourceOptions:
     def client(self, serializer: str = MessagePackSerializer.name) -> FeedClient:
         """A client. Values of another serializer than the default one are their bytes. Raises `ConfigError`."""
         (host, port), *others = _addresses("address", self.address)
-        own = [] if serializer == MessagePackSerializer.name else [_raw_bytes(serializer)]
+        own = [] if serializer == MessagePackSerializer.name else [stored_bytes(serializer)]
         files = (self.tls_ca_file, self.tls_certificate_file, self.tls_key_file, self.tls_server_name)
         token = token_in(self.token_file, "token_file") if self.token_file else os.environ.get(TOKEN_VARIABLE)
         return FeedClient(
@@ -186,21 +187,3 @@ def _addresses(option: str, text: str) -> list[tuple[str, int]]:
             raise ConfigError(f"{option} takes HOST:PORT, several separated by commas, got {text!r}")
         found.append((host.strip("[]"), int(port)))
     return found
-
-
-class _RawBytes(Serializer):
-    """Passes bytes through as values, under the name of a subclass."""
-
-    def dumps(self, value: Any) -> bytes:
-        raise AssertionError("a reader writes nothing")
-
-    def loads(self, data: bytes) -> Any:
-        return data
-
-    def load_all(self, data: Iterable[bytes]) -> list[Any]:
-        return list(data)
-
-
-def _raw_bytes(name: str) -> Serializer:
-    own_class: type[_RawBytes] = type("RawBytes", (_RawBytes,), {"name": name})
-    return own_class()

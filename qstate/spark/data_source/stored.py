@@ -15,8 +15,8 @@ from pyspark.sql.datasource import InputPartition
 from qstate.checkpoint import StateSource, StoredOperator, open_source, read_entries
 from qstate.checkpoint.sources.entries import Entry, states_as_of
 from qstate.errors import CheckpointError, ConfigError
-from qstate.evolution.schema import StateSchema
-from qstate.keys import ColumnType, KeyGroupRange
+from qstate.evolution.schema import StateSchema, key_types_in
+from qstate.keys import KeyGroupRange
 from qstate.spark.data_source.options import SourceOptions
 from qstate.spark.data_source.table import StateRow, StateTable
 
@@ -40,7 +40,7 @@ class StoredState:
             for one in range(stored.parallelism)
         ]
         self.table = StateTable(
-            schema.kind.value, _key_types(plain), None, schema.serializer, schema.value_type, schema.map_key_type
+            schema.kind.value, key_types_in(plain), None, schema.serializer, schema.value_type, schema.map_key_type
         )
 
     def partitions(self) -> list[InputPartition]:
@@ -78,10 +78,3 @@ def _found(source: StateSource, options: SourceOptions, epoch: int | None) -> tu
             return found[0]
     names = sorted({str(plain.get("queryable_name") or plain.get("name")) for _, plain in every})
     raise CheckpointError(f"{source.location} has no state {options.state!r}; it has {', '.join(names) or 'none'}")
-
-
-def _key_types(plain: Mapping[str, Any]) -> list[ColumnType]:
-    try:
-        return [ColumnType(name) for name in plain["key_types"]]
-    except (KeyError, TypeError, ValueError):
-        raise CheckpointError(f"state {plain.get('name')!r} is stored without the types of its keys") from None

@@ -66,7 +66,8 @@ class StateTable:
 
     def schema(self, key_columns: Sequence[str] = (), *, changes: bool = False) -> StructType:
         """The columns; `key_columns` are the names of the key's. Raises `ConfigError`."""
-        names = key_columns or self._usual_names()
+        count = len(self.key_types)
+        names = key_columns or (["key"] if count == 1 else [f"key_{at}" for at in range(1, count + 1)])
         if len(names) != len(self.key_types):
             raise ConfigError(f"key_columns must name the {len(self.key_types)} columns of the key, got {len(names)}")
         keys = [StructField(name, column_type(kind), False) for name, kind in zip(names, self.key_types, strict=True)]
@@ -82,10 +83,6 @@ class StateTable:
         if len(set(found)) < len(found):
             raise ConfigError(f"the columns would be {', '.join(found)}: give key_columns other names")
         return StructType(fields)
-
-    def _usual_names(self) -> list[str]:
-        count = len(self.key_types)
-        return ["key"] if count == 1 else [f"key_{at}" for at in range(1, count + 1)]
 
     def _value_type(self) -> DataType:
         plain = self.serializer == MessagePackSerializer.name
