@@ -70,6 +70,9 @@ class Job:
 
     In a notebook (IPython), its queries that run are stopped, too, with a warning.
 
+    When Spark's driver ends unexpectedly, the methods and properties of the job raise `JobError`, which says how to
+    continue. The state stays queryable until `stop()`, which works as always.
+
     Raises `ConfigError`, before anything is started, for a setting that cannot work, and, outside notebooks, for the
     name of a job with a running query, also one that has had no data yet.
     """
@@ -179,6 +182,7 @@ class Job:
                 if time.monotonic() > deadline:
                     raise
             if not self._queries.running():
+                self._check_running()  # Spark may have ended meanwhile
                 raise JobError(
                     f"job {self.name!r} has no client proxy yet and no streaming query runs: task managers, and the "
                     "proxies in them, start with the first micro-batch; start the query of an operator first, and if "
@@ -244,6 +248,7 @@ class Job:
         """
         self._check_running()
         self._queries.await_reports(self._listener)
+        self._check_running()
         options = self.config.checkpoint_storage_options
         source = open_source(str(self._manager.checkpoint_dir), options)
         return write_savepoint(source, open_directory(absolute(path), options))
@@ -258,7 +263,7 @@ class Job:
             if self._ended:
                 return
             self._stopped = True
-            if not session_of(self._spark).is_stopped():
+            if not session_of(self._spark).has_ended():
                 self._listener.detach(self._spark)
             if self._metrics is not None:
                 self._metrics.close()
@@ -277,6 +282,8 @@ class Job:
             return figures_html(self.statistics())
         except ClosedError:
             return html_table(repr(self), [], [])
+        except JobError as exc:
+            return html_table(f"{self!r}: {exc}", [], [])
 
     def __enter__(self) -> Job:
         return self
@@ -300,3 +307,8 @@ class Job:
     def _check_running(self) -> None:
         if self._stopped:
             raise ClosedError(f"job {self.name!r} has been stopped")
+        if self.config.checkpoint_dir:
+            state = f"The committed state of job {self.name!r} is in {self._manager.checkpoint_dir}"
+        else:
+            state = f"The state of job {self.name!r} is in a temporary directory, which job.stop() deletes"
+        session_of(self._spark).check_spark(state)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import psutil
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
@@ -43,6 +44,14 @@ def connect_server(master: str, **conf: str) -> Iterator[str]:
         server.stdin.close()
         server.stdout.close()
         server.wait(60)
+
+
+def server_process(url: str) -> psutil.Process:
+    """The process of the server, a JVM."""
+    port = int(url.rpartition(":")[2])
+    found = {one.pid for one in psutil.net_connections("tcp") if one.laddr[1:] == (port,) and one.status == "LISTEN"}
+    (pid,) = found
+    return psutil.Process(pid)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -23,11 +24,12 @@ from qstate.spark.plan.columns import StreamColumns
 from qstate.spark.sessions.executor_check import ExecutorCheck
 from tests.certificates import Authority
 from tests.project.documentation import Page
-from tests.spark.connect_server import remote_session
+from tests.spark import outlives_its_server
+from tests.spark.connect_server import connect_server, remote_session, server_process
 from tests.spark.functions_under_test import Gaps, Total
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
-from tests.spark.streams import REPOSITORY, until
+from tests.spark.streams import LOCAL, LOCAL_CLUSTER, REPOSITORY, until
 
 SCHEMA = "key string, total bigint"
 GAPS = "key string, at timestamp, n bigint"
@@ -225,3 +227,55 @@ def test_state_is_served_until_the_job_stops_also_when_its_session_has_ended(
         job_of(connect_spark)
     with pytest.raises(ClosedError):
         job.statistics()
+
+
+def test_a_killed_server_is_reported_soon_and_the_same_program_continues_on_another_one(
+    connect_spark: Any, tmp_path: Path
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    with connect_server(LOCAL) as first:
+        shown = subprocess.run(
+            [sys.executable, "-m", outlives_its_server.__name__, first, url_of(connect_spark), str(tmp_path)],
+            cwd=REPOSITORY,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    assert shown.returncode == 0, shown.stderr
+    found = json.loads(shown.stdout.splitlines()[-1])
+    seen = found["seen"]
+    # 1.1 s on an idle machine; without the end of the retries more than ten minutes
+    assert {call: seconds for call, (_, _, seconds) in seen.items() if seconds > 10} == {}
+    assert {call: seen.pop(call)[0] for call in ("awaitTermination", "job.stop", "spark.stop")} == {
+        "awaitTermination": "SparkConnectGrpcException",
+        "job.stop": "",
+        "spark.stop": "",
+    }
+    message = (
+        rf"the Spark Connect server at {first.removeprefix('sc://')} is gone .* is in {tmp_path / 'state'}\. To "
+        r"continue: start a server, stop this session \(spark\.stop\(\)\), .* create the job again with the same "
+        r"checkpoint_dir"
+    )
+    for call, (error, text, _) in seen.items():
+        assert error == "JobError", (call, text)
+        assert re.search(message, text), call
+    assert found["threads"] == []
+    tables = amounts(outlives_its_server.BATCHES, outlives_its_server.ROWS, outlives_its_server.KEYS)
+    assert found["totals"] == totals(tables)
+    assert found["restored"][0] == 0  # the other subtask may have sealed the interrupted epoch
+    assert found["rows"] == outlives_its_server.BATCHES * outlives_its_server.ROWS
+
+
+@pytest.mark.usefixtures("connect_spark")
+def test_executors_of_a_server_may_be_processes_of_their_own(stream_of: Any, job_of: Any, client_of: Any) -> None:
+    with connect_server(LOCAL_CLUSTER) as url, remote_session(url) as session:
+        job = job_of(session)
+        sink = job.key_by(stream_of(session, *TABLES).read(), "key").as_queryable_state("last", uid="last")
+        query = sink.start()
+        query.processAllAvailable()
+        assert client_of(job).get("job", "last", TABLES[-1]["key"][-1].as_py()).value()["at"] == 299
+        executors = {manager.executor_pid for manager in job.manager.task_managers()}
+        assert executors and server_process(url).pid not in executors
+        query.stop()
+        job.stop()

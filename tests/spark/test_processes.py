@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,27 @@ for table in amounts(batches=1, rows_a_batch=100, keys=10):
 run_to_end(job.key_by(stream.read(), "key").process(Total(), "key string, total bigint", uid="total"), work / "c")
 print(*(manager.pid for manager in job.manager.task_managers()), flush=True)
 sys.stdin.read()
+"""
+
+#: Loses the JVM, asks the job for its figures, and stops the job.
+WITHOUT_ITS_JVM = """
+import sys
+from tests.spark.streams import LOCAL, start_spark
+from qstate.errors import JobError
+from qstate.spark import Job
+
+session = start_spark(LOCAL)
+job = Job(session, "job", checkpoint_dir=sys.argv[1], parallelism=2, proxy_ports="0", server_ports="0")
+jvm = session.sparkContext._gateway.proc
+jvm.kill()
+jvm.wait()
+for call in (job.statistics, lambda: job.savepoint(sys.argv[1]), lambda: job.proxy_address):
+    try:
+        call()
+    except JobError as exc:
+        print(exc)
+job.stop()
+print(job)
 """
 
 
@@ -84,3 +106,12 @@ def alive(pid: int) -> bool:
         return runs(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_job_whose_jvm_is_killed_says_so_and_stops(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", WITHOUT_ITS_JVM, str(tmp_path)]
+    shown = subprocess.run(program, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120)
+    *errors, stopped = shown.stdout.splitlines() or [shown.stderr]
+    expected = rf"Spark's driver, a JVM .* has ended, .* state of job 'job' is in {tmp_path}\. To continue, start this"
+    assert [bool(re.search(expected, error)) for error in errors] == [True] * 3, shown
+    assert stopped.endswith("stopped>"), shown.stderr

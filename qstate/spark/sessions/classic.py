@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from qstate.config import JobConfig
+from qstate.errors import JobError
 from qstate.runtime.relay.relay import JobTicket
 from qstate.spark.progress import EpochListener
 from qstate.spark.sessions.contract import LOOPBACK, JobSession
@@ -67,11 +68,19 @@ class ClassicSession(JobSession):
         output: Any = frame._jdf.queryExecution().analyzed().output()
         return [output.apply(position).exprId().id() for position in range(output.size())]
 
-    def is_stopped(self) -> bool:
-        return self._spark.sparkContext._jsc is None
+    def check_spark(self, state: str) -> None:
+        if self._jvm_has_ended():
+            raise JobError(
+                f"Spark's driver, a JVM that this program started, has ended, and with it this session and its "
+                f"queries. {state}. To continue, start this program again: it needs the same checkpoint_dir, and the "
+                "same checkpointLocation of its queries"
+            )
+
+    def has_ended(self) -> bool:
+        return self._spark.sparkContext._jsc is None or self._jvm_has_ended()
 
     def active_queries(self) -> Sequence[Any]:
-        return () if self.is_stopped() else self._spark.streams.active
+        return () if self.has_ended() else self._spark.streams.active
 
     def plan_of_query(self, query: Any) -> str | None:
         return str(query._jsq.streamingQuery().analyzedPlan().toString())
@@ -80,7 +89,7 @@ class ClassicSession(JobSession):
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
 
     def await_reports(self, listener: EpochListener, timeout_s: float) -> None:
-        if self.is_stopped():
+        if self.has_ended():
             return
         context: Any = self._spark.sparkContext._jsc
         try:
@@ -88,3 +97,8 @@ class ClassicSession(JobSession):
         except Exception as exc:  # of py4j, which pyspark-client does without
             reason = getattr(exc, "java_exception", exc)
             log.warning("Spark's listeners are behind, so the last epochs may be missing: %s", reason)
+
+    def _jvm_has_ended(self) -> bool:
+        """Whether PySpark has started the JVM, and it has ended. spark-submit starts a program from the JVM instead."""
+        started = getattr(self._spark.sparkContext._gateway, "proc", None)
+        return started is not None and started.poll() is not None

@@ -27,6 +27,7 @@ from qstate.spark.progress import EpochListener
 from qstate.spark.sessions.classic import LOCAL_MASTER
 from qstate.spark.sessions.contract import LOOPBACK, JobSession
 from qstate.spark.sessions.executor_check import ExecutorCheck
+from qstate.spark.sessions.server_retries import ServerRetries
 from qstate.tls import is_loopback
 
 __all__ = ["ConnectSession"]
@@ -41,10 +42,11 @@ _ANALYZED = re.compile(r"^== Analyzed Logical Plan ==\n(.*?)^== Optimized Logica
 
 
 class ConnectSession(JobSession):
-    """A `pyspark.sql.connect.session.SparkSession`."""
+    """A `pyspark.sql.connect.session.SparkSession`. From now on its calls fail soon when the server is gone."""
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
+        self._retries = ServerRetries.of(spark.client)
 
     def conf(self) -> dict[str, str]:
         return dict(self._spark.conf.getAll)
@@ -80,6 +82,8 @@ class ConnectSession(JobSession):
         try:
             (answer,) = self._spark.range(0, 1, 1, 1).mapInArrow(check, ExecutorCheck.SCHEMA).collect()
         except PySparkException as exc:
+            if self._retries.loss:
+                raise
             raise ConfigError(
                 f"a task of Spark cannot run qstate's code ({_reason(exc)}): the Python of the executors needs the "
                 "version of this one, and the same qstate (PYSPARK_PYTHON or spark.pyspark.python of the server)"
@@ -107,11 +111,21 @@ class ConnectSession(JobSession):
         except KeyError as exc:
             raise JobError(f"Spark explains columns in a form that qstate does not know: {text}") from exc
 
-    def is_stopped(self) -> bool:
-        return bool(self._spark.is_stopped)
+    def check_spark(self, state: str) -> None:
+        if self._retries.loss:
+            address = getattr(self._spark.client._builder, "endpoint", self._spark.client.host)
+            raise JobError(
+                f"the Spark Connect server at {address} is gone ({self._retries.loss}), and with it this session and "
+                f"its queries. {state}. To continue: start a server, stop this session (spark.stop()), make a new one, "
+                "create the job again with the same checkpoint_dir, and start its queries with the same "
+                "checkpointLocation"
+            )
+
+    def has_ended(self) -> bool:
+        return bool(self._spark.is_stopped or self._retries.loss)
 
     def active_queries(self) -> Sequence[Any]:
-        if self.is_stopped():
+        if self.has_ended():
             return ()
         try:
             found: list[Any] = self._spark.streams.active
@@ -129,6 +143,8 @@ class ConnectSession(JobSession):
 
     def await_reports(self, listener: EpochListener, timeout_s: float) -> None:
         queries = self.active_queries()
+        if self.has_ended():
+            return
         for query in queries:
             # A trigger without data also leaves a progress now and then, with the number of the epoch to come.
             epochs = [one for one in query.recentProgress if "addBatch" in one.durationMs]

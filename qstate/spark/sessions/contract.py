@@ -63,12 +63,16 @@ class JobSession(ABC):
         """
 
     @abstractmethod
-    def is_stopped(self) -> bool:
-        """Whether the session has been stopped."""
+    def check_spark(self, state: str) -> None:
+        """Raise `JobError` when Spark's driver is gone. `state` is the sentence that says where the job's state is."""
+
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether the session has been stopped, or Spark's driver is gone."""
 
     @abstractmethod
     def active_queries(self) -> Sequence[Any]:
-        """The running streaming queries of the session; none when it has been stopped."""
+        """The running streaming queries of the session; none when it has ended."""
 
     @abstractmethod
     def plan_of_query(self, query: Any) -> str | None:
