@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,16 @@ class NestedLists(MessagePackSerializer):
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, Served]]:
+def usual_stack() -> Iterator[None]:
+    """Python's own limit of recursion. The command line raises it for its process, and so do tests of it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.fixture
+def served(usual_stack: None, tmp_path: Path) -> Iterator[tuple[str, Served]]:
     """The URL of a state with a deep and another value, and what serves it."""
     job = ServedJob("nyc", [ValueStateDescriptor("last", object, serializer=NestedLists()).queryable("last")], tmp_path)
     job.put(last={"deep": DEEP, "JFK": [1]})
