@@ -411,7 +411,16 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
 
 
 #: The class of each kind of state, by the kind's name on the wire.
-VIEW_OF: dict[str, type[ReadOnlyState]] = {view.kind.value: view for view in ReadOnlyState.__subclasses__()}
+VIEW_OF: dict[str, type[ReadOnlyState]] = {
+    view.kind.value: view
+    for view in (
+        ReadOnlyValueState,
+        ReadOnlyListState,
+        ReadOnlyMapState,
+        ReadOnlyReducingState,
+        ReadOnlyAggregatingState,
+    )
+}
 
 
 def _of_type(expected: type[Result], found: Any) -> Result:

@@ -29,7 +29,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from qstate.backends.value_parts import LARGEST_WHOLE, ValueParts, WholeValue
+from qstate.backends.value_parts import LARGEST_WHOLE, ValueParts, whole_value
 from qstate.descriptors import StateDescriptor, TimerDescriptor
 from qstate.errors import FailureCode, UnsupportedOperation
 from qstate.keys import Key, KeyGroupRange, Namespace
@@ -369,8 +369,7 @@ class StateReader(ABC):
         that declares PARTS has one of its own, for lists and maps at least. Raises what `get` raises, and the
         `QueryError` of a failure that `get` answers.
         """
-        epoch, (found,) = self.get(descriptor, namespace, (key,), LARGEST_WHOLE)
-        return WholeValue(descriptor, epoch, found)
+        return whole_value(descriptor, self.get(descriptor, namespace, (key,), LARGEST_WHOLE))
 
 
 class StateScan(ABC):

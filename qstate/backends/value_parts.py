@@ -7,7 +7,7 @@ read whole. It knows answers, and no backend.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgpack
 
@@ -15,7 +15,7 @@ from qstate.backends.answers import is_spliced
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode, query_error
 
-__all__ = ["LARGEST_WHOLE", "ValueParts", "WholeValue"]
+__all__ = ["LARGEST_WHOLE", "ValueParts", "WholeValue", "whole_value"]
 
 #: The largest answer that a reader without PARTS reads whole for a part of it, in bytes.
 LARGEST_WHOLE = 64 * 1024 * 1024
@@ -115,6 +115,12 @@ class WholeValue(ValueParts):
         start = unpacker.tell()
         unpacker.skip()
         return answer[start : unpacker.tell()]
+
+
+def whole_value(descriptor: StateDescriptor, found: tuple[int, Sequence[bytes | FailureCode | None]]) -> WholeValue:
+    """The parts of what `StateReader.get` has found for one key."""
+    epoch, (answer,) = found
+    return WholeValue(descriptor, epoch, answer)
 
 
 def _unpacker(answer: bytes) -> msgpack.Unpacker:

@@ -62,7 +62,7 @@ from qstate.backends.contract import (
     Wanted,
 )
 from qstate.backends.key_index import KeyIndex
-from qstate.backends.value_parts import ValueParts, WholeValue
+from qstate.backends.value_parts import ValueParts, whole_value
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
 from qstate.host.line_limit import limited
@@ -439,8 +439,7 @@ class _LiveReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if descriptor.kind in _SINGLE_ENTRY:
-            epoch, (found,) = self.get(descriptor, namespace, (key,))
-            return WholeValue(descriptor, epoch, found)
+            return whole_value(descriptor, self.get(descriptor, namespace, (key,)))
         epoch, store = self._backend.live_store()
         find = self._backend.prefix_finder(descriptor, namespace)
         return StoredParts(store, epoch, None if find is None else find(key), lambda: None)
@@ -469,8 +468,7 @@ class _CommittedReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if descriptor.kind in _SINGLE_ENTRY:
-            epoch, (found,) = self.get(descriptor, namespace, (key,))
-            return WholeValue(descriptor, epoch, found)
+            return whole_value(descriptor, self.get(descriptor, namespace, (key,)))
         shared = self._backend.final_snapshot()
         find = self._backend.prefix_finder(descriptor, namespace)
         return StoredParts(shared.snapshot, shared.epoch, None if find is None else find(key), shared.release)

@@ -46,7 +46,7 @@ from qstate.backends.heap.timers import HeapTimers
 from qstate.backends.heap.values import HeapValueTable
 from qstate.backends.heap.write_ahead import WriteAheadTable
 from qstate.backends.key_index import KeyIndex
-from qstate.backends.value_parts import ValueParts, WholeValue
+from qstate.backends.value_parts import ValueParts, whole_value
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
 from qstate.host.line_limit import limited
@@ -339,8 +339,7 @@ class _LiveReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if not _is_container(descriptor):
-            epoch, (found,) = self.get(descriptor, namespace, (key,))
-            return WholeValue(descriptor, epoch, found)
+            return whole_value(descriptor, self.get(descriptor, namespace, (key,)))
         epoch = self._backend.running_epoch
         table = self._backend.find(descriptor, namespace)
         value = None if table is None else table.values((key,))[0]
@@ -376,8 +375,7 @@ class _CommittedReader(StateReader):
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
         if not _is_container(descriptor):
-            epoch, (found,) = self.get(descriptor, namespace, (key,))
-            return WholeValue(descriptor, epoch, found)
+            return whole_value(descriptor, self.get(descriptor, namespace, (key,)))
         epoch, table, images = self._backend.images(descriptor, namespace, (key,), UNBOUNDED)
         return _parts(descriptor, epoch, None, None if table is None else images[0])
 

@@ -6,6 +6,7 @@ import httpx
 from playwright.sync_api import BrowserContext, expect
 
 from tests.gateway.page.served import ServedJob, shown
+from tests.gateway.page.try_form import sent_form
 from tests.runtime.serving.raw_client import wait_until
 
 #: More than the six connections that a browser opens to one gateway.
@@ -39,13 +40,7 @@ def test_page_that_tries_the_api_follows_nothing_while_it_is_hidden(tabs: Browse
 
         page = tabs.new_page()
         page.bring_to_front()
-        page.goto(f"{url}try.html")
-        page.locator("summary", has_text="The changes of keys").click()
-        form = page.locator("details[open]")
-        for name, text in (("job", "weather"), ("state", "lastTemperature"), ("key", "JFK")):
-            form.locator(f"[name={name}]").first.fill(text)
-        form.get_by_role("button").click()
-        shown_text = form.locator("pre")
+        shown_text = sent_form(page, url, "The changes of keys", "weather", "lastTemperature", "JFK").locator("pre")
         expect(shown_text).to_contain_text('"value":71.5')
         for number, reading in enumerate((72.5, 73.5), 1):
             streams(1)
