@@ -1,4 +1,7 @@
-"""What every test gets: Hypothesis profiles, the `spark` marker by folder, and a check that nothing is left behind."""
+"""What every test gets: Hypothesis profiles, the `spark` marker by folder, and a check that nothing is left behind.
+
+Tests that take minutes (marker `soak`) run only when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,16 @@ settings.register_profile("nightly", settings.get_profile("dev"), max_examples=5
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if {here / "spark", here / "chaos"}.intersection(item.path.parents):
             item.add_marker(pytest.mark.spark)
+    # A run of every test, or of all Spark tests, does not ask for them: `-m soak` does.
+    soak = [] if "soak" in str(config.getoption("-m")) else [item for item in items if item.get_closest_marker("soak")]
+    if soak:
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if item not in soak]
 
 
 def pytest_collection_finish() -> None:

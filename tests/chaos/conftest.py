@@ -1,4 +1,4 @@
-"""Options of the chaos tests: the seed, and whether the long runs are included."""
+"""The seed of the chaos tests."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ DEFAULT_SEED = 1238
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help=f"seed of the chaos tests; else {SEED_VARIABLE}")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A run of every test, or of all Spark tests, is no request for chaos: `-m chaos` is."""
-    if "chaos" in str(config.getoption("-m")):
-        return
-    long = [item for item in items if item.get_closest_marker("chaos")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ def test_a_job_through_eight_faults_ends_as_an_undisturbed_one(seed: int, tmp_pa
     assert_survives_schedule(tmp_path, SHORT, generated(epochs=10, seed=seed), seed)
 
 
-@pytest.mark.chaos
+@pytest.mark.soak
 @pytest.mark.parametrize("scenario", LONG.values(), ids=LONG)
 def test_a_job_through_more_than_thirty_faults_ends_as_an_undisturbed_one(
     scenario: Scenario, request: pytest.FixtureRequest, seed: int, tmp_path: Path
@@ -113,7 +113,7 @@ def test_a_job_through_more_than_thirty_faults_ends_as_an_undisturbed_one(
     assert_survives_schedule(tmp_path, scenario, tables, seed)
 
 
-@pytest.mark.chaos
+@pytest.mark.soak
 def test_without_faults_the_job_ends_with_what_plain_python_computes(seed: int, tmp_path: Path) -> None:
     """What the other runs are compared with is what an undisturbed run gives."""
     scenario = Scenario(LOCAL_WITH_RETRIES, "heap", "files", faults=0, most_drivers_lost=0)

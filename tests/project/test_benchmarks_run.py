@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 REPOSITORY = Path(__file__).parents[2]
 LIVE_GETS = {"P8 one, p99", "P8 64, gets/s", "P8 64, p99", "P8b 64, gets/s", "P8b 256, gets/s"}
