@@ -137,10 +137,10 @@ class RawClient:
         return data
 
 
-def wait_until(condition: object, what: str) -> None:
+def wait_until(condition: object, what: str, patience_s: float = PATIENCE_S) -> None:
     """Wait for a condition without an event, for a bounded time."""
     assert callable(condition)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.002)
