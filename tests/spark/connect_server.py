@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import psutil
@@ -49,9 +49,14 @@ def connect_server(master: str, **conf: str) -> Iterator[str]:
 def server_process(url: str) -> psutil.Process:
     """The process of the server, a JVM."""
     port = int(url.rpartition(":")[2])
-    found = {one.pid for one in psutil.net_connections("tcp") if one.laddr[1:] == (port,) and one.status == "LISTEN"}
-    (pid,) = found
-    return psutil.Process(pid)
+    for process in psutil.process_iter(["name"]):
+        # Only those of one process at a time: while it looks at all, others end, and that is an error to it.
+        with suppress(psutil.NoSuchProcess):
+            if process.info["name"] == "java" and any(
+                one.laddr[1:] == (port,) and one.status == "LISTEN" for one in process.net_connections("tcp")
+            ):
+                return process
+    raise AssertionError(f"no process listens at {url}")
 
 
 @contextmanager

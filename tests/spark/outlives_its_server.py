@@ -69,11 +69,12 @@ def main(first: str, then: str, work: Path) -> None:
     job, query = started(
         spark, rows_of(spark, work / "input"), Total(wait_for_go, flag=flag, at=ROWS + ROWS // 2), work
     )
+    server = server_process(first)
     with ThreadPoolExecutor(1) as pool:
         until(flag.exists, "the function reaches the row that it waits at")
         killed = time.monotonic()
         waiting = pool.submit(outcome, query.awaitTermination, killed)
-        server_process(first).kill()
+        server.kill()
         seen = {
             "savepoint": outcome(lambda: job.savepoint(work / "savepoint"), killed),
             "statistics": outcome(job.statistics, killed),
