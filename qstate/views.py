@@ -362,14 +362,14 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
 
     def get(self, map_key: MapKey) -> Value | None:
         """The value of one entry, which may be None, or None without one: `contains` distinguishes them."""
-        found: Value | None = self._stored().get(map_key)
+        found: Value | None = self._framed().get(map_key)
         if found is not None and not self._reading.plain:
             found = self._reading.value(found)
         return found
 
     def contains(self, map_key: MapKey) -> bool:
         """Whether the map has an entry of that key."""
-        return map_key in self._stored()
+        return map_key in self._framed()
 
     def entries(self) -> tuple[tuple[MapKey, Value], ...]:
         """All (key, value) pairs."""
@@ -377,8 +377,7 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
 
     def keys(self) -> tuple[MapKey, ...]:
         """The keys of all entries."""
-        keys = self._reading.declared_keys
-        return tuple(self._framed() if keys is None else map(keys.read, self._framed()))
+        return tuple(self._framed())
 
     def values(self) -> tuple[Value, ...]:
         """The values of all entries, in the order of `keys`."""
@@ -388,12 +387,13 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
         """Whether the map has no entries."""
         return not self._framed()
 
-    def _stored(self) -> Mapping[MapKey, Any]:
-        """The entries as they are stored, by the keys as they are declared."""
-        found: Mapping[MapKey, Any] = self._framed()
-        if self._reading.declared_keys is None:
-            return found
-        return dict(zip(self.keys(), found.values(), strict=True))
+    def _framed(self) -> Any:
+        """The entries as they are stored, by the keys as they are declared, decoded once."""
+        keys = self._reading.declared_keys
+        if keys is not None and self._decoded is _UNREAD:
+            stored = self._unpack(self._data)
+            self._decoded = _read_only_dict(dict(zip(map(keys.read, stored), stored.values(), strict=True)))
+        return super()._framed()
 
     @staticmethod
     def _unpack(data: bytes) -> Any:
@@ -403,7 +403,7 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
         entries: ReadOnlyDict[MapKey, Value] = self._framed()
         if self._reading.plain:
             return entries
-        return _read_only_dict({key: self._reading.value(stored) for key, stored in self._stored().items()})
+        return _read_only_dict({key: self._reading.value(stored) for key, stored in entries.items()})
 
     put = _refuser("put", _JOB_ONLY)
     put_all = _refuser("put_all", _JOB_ONLY)
