@@ -198,7 +198,7 @@ class FollowedOperator:
     def look(self, manifest: JobManifest) -> None:
         """Read the new files of all subtasks. Raises `CheckpointError`; the next look tries again.
 
-        Raises `OutrunCheckpoint`, and begins anew with the next look, when the directory has another history than
+        Raises `OutrunCheckpoint`, and begins again with the next look, when the directory has another history than
         `manifest` says.
         """
         places = newest_places(self._root, manifest, self.uid, KeyGroupRange(0, manifest.max_parallelism))
