@@ -101,28 +101,34 @@ def expected(name: str) -> list[list[str]]:
     return [line.split() for line in OUTPUTS[name].strip().splitlines()]
 
 
-@pytest.fixture(scope="module", params=[LOCAL, LOCAL_CLUSTER])
-def master(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A session on this master, which the programs find."""
-    session = start_spark(request.param)
-    yield
-    if request.param == LOCAL_CLUSTER:
+#: The master, and the backend that a program uses unless it names one itself. The programs know neither.
+PLACES = [
+    (LOCAL, "heap"),
+    (LOCAL_CLUSTER, "rocksdb"),
+    pytest.param((LOCAL, "rocksdb"), marks=pytest.mark.soak),
+    pytest.param((LOCAL_CLUSTER, "heap"), marks=pytest.mark.soak),
+]
+
+
+@pytest.fixture(scope="module", params=PLACES, ids="-".join)
+def place(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A session on this master, which the programs find, and this backend."""
+    master, backend = request.param
+    session = start_spark(master)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QSTATE_EXAMPLE_BACKEND", backend)
+        yield
+    if master == LOCAL_CLUSTER:
         session.stop()
 
 
-@pytest.fixture(params=["heap", "rocksdb"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backend that the program uses unless it names one itself."""
-    monkeypatch.setenv("QSTATE_EXAMPLE_BACKEND", request.param)
-
-
-@pytest.mark.usefixtures("master", "backend")
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_program_prints_what_it_shows(name: str, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
     assert printed(DIRECTORY / f"{name}.py", capsys, monkeypatch, tmp_path) == expected(name)
 
 
-@pytest.mark.usefixtures("master", "backend")
+@pytest.mark.usefixtures("place")
 def test_golden_signals_are_served_until_they_expire(capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
     *signals, last = printed(GOLDEN_SIGNALS, capsys, monkeypatch, tmp_path)
     assert [" ".join(words) for words in signals] == [
