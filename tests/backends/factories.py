@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM)
 class MemorySnapshot(ByteSnapshot):
     def __init__(self, entries: Mapping[bytes, bytes]) -> None:
         self._entries: Mapping[bytes, bytes] | None = entries
+        self._sorted: list[bytes] | None = None
 
     def _open(self) -> Mapping[bytes, bytes]:
         if self._entries is None:
@@ -36,7 +38,11 @@ class MemorySnapshot(ByteSnapshot):
         return self._open().get(key)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((key, value) for key, value in self._open().items() if start <= key < stop))
+        entries = self._open()
+        if self._sorted is None:
+            self._sorted = sorted(entries)
+        keys = self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, stop)]
+        return iter([(key, entries[key]) for key in keys])
 
     def close(self) -> None:
         self._entries = None

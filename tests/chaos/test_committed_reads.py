@@ -16,6 +16,7 @@ from qstate.errors import NoCommittedEpoch
 from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.functions import FailsOnCue, RunningTotal
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.generated import amounts
 from tests.spark.streams import LOCAL_WITH_RETRIES, run_to_end, start_spark, until
 
@@ -80,7 +81,7 @@ def proxies(job: Any) -> list[tuple[str, int]]:
     return [manager.proxy for manager in job.manager.task_managers() if manager.proxy is not None]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 @pytest.mark.parametrize("random", [False, True], ids=["deterministic", "random"])
 def test_an_epoch_whose_sink_fails_counts_once_and_is_shown_only_when_spark_has_committed_it(
     random: bool, backend: str, retrying_spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
@@ -112,7 +113,7 @@ def test_an_epoch_whose_sink_fails_counts_once_and_is_shown_only_when_spark_has_
         assert sink.totals[-1] == totals_of(tables)[-1]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_committed_reads_never_go_back_and_never_show_what_a_rollback_undoes(
     backend: str, retrying_spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:

@@ -287,7 +287,7 @@ def files_that_count(root: Path) -> list[Path]:
     return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut"])
+@pytest.mark.parametrize("how", ["flipped", pytest.param("cut", marks=pytest.mark.soak)])
 def test_verify_names_every_damaged_file(stored: Path, how: str) -> None:
     for name in files_that_count(stored):
         path = stored / name

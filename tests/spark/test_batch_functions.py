@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.spark import DueTimers, ElementContext, KeyedBatch, KeyedBatchFunction, KeyedProcessFunction, RuntimeContext
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.spark.generated import amounts, totals
 from tests.spark.streams import run_to_end, until
@@ -69,7 +70,7 @@ class Fails(KeyedBatchFunction):
         return ()
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_a_batch_function_keeps_state_by_key_and_namespace(
     backend: str, spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_batch_function_keeps_state_by_key_and_namespace(
         assert {key: view.value() for key, view in found.items()} == {key: last[key, label] for key in keys}
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_timers_of_a_batch_function_fire_when_the_input_has_stopped(
     backend: str, spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from qstate.descriptors import MapStateDescriptor
 from qstate.errors import JobError
 from qstate.spark import Job
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.functions_under_test import (
     LIMITS,
     Above,
@@ -59,7 +60,7 @@ def above(stream_of: Any, job_of: Callable[..., Job], tmp_path: Path) -> Callabl
     return run
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_rules_reach_every_subtask_before_the_rows_and_are_queried_by_their_keys(
     backend: str, spark: Any, stream_of: Any, job_of: Callable[..., Job], client_of: Any, above: Any
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.functions_under_test import FiveKinds, Total, wait_for_go
 from tests.spark.generated import amounts, five_kinds, totals
 from tests.spark.state_checks import assert_five_kinds, assert_totals
@@ -17,7 +18,7 @@ from tests.spark.streams import run_to_end, until
 SCHEMA = "key string, total bigint"
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_all_five_kinds_survive_partitions_moving_between_executors(
     backend: str, cluster_spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:

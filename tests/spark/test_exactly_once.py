@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.functions_under_test import KeepsOrder, Total, kill_this_process
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
@@ -18,7 +19,7 @@ from tests.spark.streams import run_to_end
 SCHEMA = "key string, total bigint"
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_a_batch_evaluated_twice_counts_once(
     backend: str, spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:
@@ -40,7 +41,7 @@ def test_a_batch_evaluated_twice_counts_once(
     assert_totals(client_of(job), "job", totals(tables))
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_a_task_manager_killed_in_the_middle_of_an_epoch_loses_and_doubles_nothing(
     backend: str, spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from qstate.errors import ConfigError
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.runtime.control.processes import await_ends, runs
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.functions_under_test import Total, wait_for_go
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
@@ -66,7 +67,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     assert alive == []
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_a_driver_killed_in_the_middle_of_an_epoch_continues_exactly_there(
     backend: str, spark: Any, stream_of: Any, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from qstate.runtime.control.processes import await_ends, runs
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts
 from tests.spark.streams import run_to_end, until
@@ -79,7 +80,7 @@ def test_no_process_outlives_a_killed_driver(tmp_path: Path) -> None:
     assert [process.cmdline() for process in alive] == []
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_stop_ends_every_task_manager_and_removes_its_files(
     backend: str, spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:

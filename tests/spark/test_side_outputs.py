@@ -17,6 +17,7 @@ from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.spark import output_of, write_each
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
@@ -53,7 +54,7 @@ def run(result: DataFrame, directory: Path, each: Callable[[DataFrame, int], Non
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_sinks_get_the_same_rows_again_when_one_failed_after_the_seal(
     backend: str, spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from qstate.checkpoint import open_source, read_operator_state
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.functions_under_test import Counted, Total, kill_this_process, raise_error
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
@@ -26,7 +27,7 @@ def retrying_spark() -> Iterator[Any]:
     session.stop()
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_a_task_that_fails_after_its_epoch_was_sealed_counts_once(
     backend: str, retrying_spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:

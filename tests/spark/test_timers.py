@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from qstate.spark import Job
+from tests.either_backend import EITHER_BACKEND
 from tests.spark.functions_under_test import Deadlines, Gaps, Passes
 from tests.spark.streams import FileStream, run_to_end, until
 
@@ -149,7 +150,7 @@ def test_secret_of_the_job_is_not_in_the_plan(spark: Any, stream_of: Any, job_of
     assert job.manager.secret.hex() not in plan and repr(job.manager.secret) not in plan
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_timers_of_a_large_key_space_fire_once(
     spark: Any, stream_of: Any, job_of: Callable[..., Job], tmp_path: Path, backend: str
 ) -> None:

@@ -18,6 +18,7 @@ from qstate.operators.functions import KeyedBroadcastProcessFunction
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.standby import serve_checkpoint
 from qstate.testing.inputs import Broadcast, HarnessInputs, Input
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.functions import Once, kill_this_process
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob
 from tests.runtime.standby.asked import reached
@@ -65,7 +66,7 @@ def rows(
 SHOW = [("show", 0)]
 
 
-@pytest.fixture(params=["heap", "rocksdb"])
+@pytest.fixture(params=EITHER_BACKEND)
 def costs(request: pytest.FixtureRequest, job_of: JobOf) -> JobOf:
     def make(function: KeyedBroadcastProcessFunction | None = None, **settings: Any) -> RunningJob:
         settings = {"backend": request.param, "parallelism": 2, **settings}

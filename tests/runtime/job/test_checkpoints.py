@@ -17,6 +17,7 @@ from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.keys import KeyGroupRange, key_group, subtask_of
 from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.checkpoint.book_reader import final_epoch, read_checkpoint
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.functions import Once, Totals, fail
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch
@@ -283,7 +284,7 @@ def committed(job: RunningJob, key: str) -> tuple[int | None, int]:
         return (None, -1) if view is None else (view.get(), view.epoch)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_epoch_that_spark_has_not_committed_does_not_show_as_committed_after_a_restart(
     job_of: JobOf, backend: str
 ) -> None:
@@ -300,7 +301,7 @@ def test_epoch_that_spark_has_not_committed_does_not_show_as_committed_after_a_r
     assert committed(job, KEYS[0]) == (2, 1)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_epoch_that_spark_has_not_committed_does_not_show_though_the_schema_has_changed(
     job_of: JobOf, backend: str
 ) -> None:
@@ -331,7 +332,7 @@ def fail_once(tmp_path: Path) -> Totals:
     return Totals(Once(tmp_path / "flag", fail))
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 @pytest.mark.parametrize(("exactly_once", "total"), [(True, 1), (False, 2)])
 def test_rows_of_a_failed_attempt_count_again_only_at_least_once(
     job_of: JobOf, tmp_path: Path, backend: str, exactly_once: bool, total: int

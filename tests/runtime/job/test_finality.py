@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from qstate.runtime.client.sync_client import QueryableStateClient
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, Background, RunningJob, kill, rows_batch, until
 
@@ -22,7 +23,7 @@ def committed(job: RunningJob) -> tuple[int, int]:
         return view.epoch, view.get()
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_an_epoch_that_the_next_one_proved_committed_stays_so_when_a_task_manager_is_lost(
     backend: str, job_of: JobOf
 ) -> None:

@@ -12,6 +12,7 @@ from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import write_savepoint
 from qstate.errors import NoCommittedEpoch
 from qstate.runtime.client.sync_client import QueryableStateClient
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, Background, RunningJob, kill, rows_batch
 
@@ -25,7 +26,7 @@ def committed(job: RunningJob, key: str = "a", timeout_s: float = 30.0, **option
         return (None, -1) if view is None else (view.get(), view.epoch)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_committed_query_before_the_first_commit_waits_for_it(job_of: JobOf, backend: str) -> None:
     job = job_of(Totals(), backend=backend)
     job.epoch(0, rows_batch(("a", 1)))
@@ -53,7 +54,7 @@ def test_epoch_that_was_found_sealed_is_not_committed(job_of: JobOf) -> None:
     assert committed(job) == (1, 0), "that Spark asked for epoch 1 proves epoch 0"
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_restored_state_is_committed(job_of: JobOf, tmp_path: Path, backend: str) -> None:
     job = job_of(Totals(), backend=backend)
     job.epoch(0, rows_batch(("a", 5)))

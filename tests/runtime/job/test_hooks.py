@@ -14,6 +14,7 @@ from qstate.descriptors import ListStateDescriptor, ReducingStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
 from qstate.operators.functions import KeyedProcessFunction
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.running_job import QUERY, RunningJob, kill, rows_batch, until
 
@@ -97,7 +98,7 @@ def buffered(job: RunningJob, epoch: int, query: str = QUERY) -> list[list[int]]
     return [shown(job, epoch, subtask, query).get("buffered", []) for subtask in range(job.config.parallelism)]
 
 
-BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+BACKENDS = pytest.mark.parametrize("backend", EITHER_BACKEND)
 
 
 @BACKENDS

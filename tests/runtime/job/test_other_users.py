@@ -12,6 +12,7 @@ import pytest
 
 from qstate.errors import Unauthenticated
 from qstate.runtime.client.sync_client import QueryableStateClient
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.other_user import OtherUser, other_user, shared_temporary
 from tests.runtime.job.running_job import JOB, RunningJob, kill, rows_batch
@@ -59,7 +60,7 @@ def test_modules_in_the_working_directory_are_not_imported(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_no_door_of_a_job_opens_for_another_user(
     backend: str, exposed_job: Callable[..., RunningJob], shared_temporary: Path, other_user: OtherUser
 ) -> None:

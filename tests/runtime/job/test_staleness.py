@@ -9,6 +9,7 @@ import pytest
 
 from qstate.errors import DeadlineExceeded, TooStale
 from qstate.runtime.client.sync_client import QueryableStateClient
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.functions import Hold, Totals
 from tests.runtime.job.running_job import JOB, QUERY, Background, RunningJob, kill, rows_batch, until
 
@@ -21,7 +22,7 @@ def committed(job: RunningJob, max_staleness_s: float | None, timeout_s: float =
         return view.get(), view.epoch
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_committed_view_is_behind_from_the_seal_until_the_epoch_is_final(
     job_of: JobOf, tmp_path: Path, backend: str
 ) -> None:

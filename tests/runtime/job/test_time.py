@@ -16,6 +16,7 @@ from qstate.descriptors import ReducingStateDescriptor
 from qstate.keys import key_group, subtask_of
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.operators.time.epoch_time import EventTime
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.functions import Once, kill_this_process
 from tests.runtime.job.running_job import RunningJob, kill
@@ -54,7 +55,7 @@ def rows(*found: tuple[str, int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([key for key, _ in found], pa.string()), pa.array(times)], schema=TIMED)
 
 
-@pytest.fixture(params=["heap", "rocksdb"])
+@pytest.fixture(params=EITHER_BACKEND)
 def alarms(request: pytest.FixtureRequest, job_of: JobOf) -> JobOf:
     def make(function: KeyedProcessFunction | None = None, **settings: Any) -> RunningJob:
         chosen = {"backend": request.param, **settings}

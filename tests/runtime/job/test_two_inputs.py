@@ -14,6 +14,7 @@ from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.functions import KeyedCoProcessFunction
 from qstate.testing.inputs import HarnessInputs, Input
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.functions import Once, kill_this_process
 from tests.runtime.job.running_job import RunningJob, kill
@@ -60,7 +61,7 @@ def rows(first: list[tuple[str, int, int]], second: list[tuple[str, int, int]]) 
     return INPUTS.batch(*timed)
 
 
-@pytest.fixture(params=["heap", "rocksdb"])
+@pytest.fixture(params=EITHER_BACKEND)
 def balances(request: pytest.FixtureRequest, job_of: JobOf) -> JobOf:
     def make(function: KeyedCoProcessFunction | None = None, **settings: Any) -> RunningJob:
         return job_of(function or Balances(), inputs=INPUTS, **{"backend": request.param, **settings})

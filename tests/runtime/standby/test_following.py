@@ -21,6 +21,7 @@ from qstate.protocol.messages import Changes, Failure
 from qstate.runtime.standby.served_operator import Generation
 from qstate.runtime.standby.standby import StandbyOracle
 from qstate.standby import Standby
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, Background, RunningJob, kill, rows_batch, until
 from tests.runtime.serving.raw_client import RawClient
@@ -33,7 +34,7 @@ JobOf = Callable[..., RunningJob]
 StandbyOf = Callable[..., Standby]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_standby_follows_a_live_job(job_of: JobOf, standby_of: StandbyOf, backend: str) -> None:
     job = job_of(Totals(), parallelism=2)
     standby = standby_of(backend=backend)
@@ -139,7 +140,14 @@ def test_standby_follows_a_job_that_is_restarted_with_another_parallelism(job_of
     assert standby.status().failures == 0
 
 
-@pytest.mark.parametrize("direct", [None, False, True], ids=["reached", "proxy", "direct"])
+@pytest.mark.parametrize(
+    "direct",
+    [
+        pytest.param(None, id="reached"),
+        pytest.param(False, id="proxy", marks=pytest.mark.soak),
+        pytest.param(True, id="direct", marks=pytest.mark.soak),
+    ],
+)
 def test_queries_never_fail_and_never_go_back_while_backends_are_replaced(
     job_of: JobOf, standby_of: StandbyOf, direct: bool | None
 ) -> None:

@@ -13,6 +13,7 @@ from qstate.checkpoint.log.chain import read_chain
 from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.standby import Standby
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.running_job import QUERY, RunningJob, rows_batch
 from tests.runtime.standby.asked import KEYS, committed_answers, in_any_order, reached, settled
 from tests.runtime.standby.functions import AGGREGATING, NAMES, EveryKind, window_of
@@ -57,7 +58,7 @@ def committed_by(job: RunningJob, epoch: int) -> Mapping[Any, Mapping[str, Any]]
     return answers(address)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_job_restarts_from_a_stack_with_every_kind_of_state(
     job_of: JobOf, standby_of: StandbyOf, tmp_path: Path, backend: str
 ) -> None:

@@ -32,6 +32,7 @@ from qstate.descriptors import (
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.standby import Standby
 from qstate.values.ttl import time_of
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import Mean, add
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch
 from tests.runtime.standby.asked import reached
@@ -40,7 +41,7 @@ JobOf = Callable[..., RunningJob]
 StandbyOf = Callable[..., Standby]
 
 HOUR, MOMENT = timedelta(hours=1), timedelta(milliseconds=1)
-BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+BACKENDS = pytest.mark.parametrize("backend", EITHER_BACKEND)
 
 
 def mean(ttl: StateTtl | None) -> AggregatingStateDescriptor:

@@ -9,6 +9,7 @@ import pytest
 
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor
 from qstate.errors import SerializationError
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import RunningJob, rows_batch
@@ -33,7 +34,7 @@ class Strays(Totals):
         return super().process_element(row, context)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_the_epoch_fails_with_the_entry_named_and_the_state_is_as_it_was(backend: str, job_of: JobOf) -> None:
     job = job_of(Strays(), backend=backend)
     job.epoch(0, rows_batch(("a", 1), ("b", 2)))

@@ -17,12 +17,13 @@ import pytest
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.operators.checkpointed import CheckpointedFunction
 from qstate.serializers import MessagePackSerializer
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.functions import Close, Open, Totals
 from tests.runtime.job.running_job import RunningJob, kill, rows_batch
 
 JobOf = Callable[..., RunningJob]
-BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+BACKENDS = pytest.mark.parametrize("backend", EITHER_BACKEND)
 
 
 def go_on() -> None:

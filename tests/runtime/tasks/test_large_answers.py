@@ -13,6 +13,7 @@ from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import FailureCode
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.protocol.messages import Failure, Location, Values
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.job.running_job import JOB, RunningJob, rows_batch
 from tests.runtime.serving.raw_client import RawClient
 
@@ -46,7 +47,7 @@ def forget_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_a_get_of_more_than_fits_a_frame_is_refused_before_it_is_made(
     job_of: Callable[..., RunningJob], backend: str
 ) -> None:

@@ -13,9 +13,10 @@ from qstate.operators.checkpointed import CheckpointedFunction
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.operators.time.timers import TimeDomain
 from qstate.testing import FunctionHarness
+from tests.either_backend import EITHER_BACKEND
 
 COLUMNS = {"key": str, "amount": int}
-BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+BACKENDS = pytest.mark.parametrize("backend", EITHER_BACKEND)
 
 
 def harness(function: Any, **settings: Any) -> FunctionHarness:

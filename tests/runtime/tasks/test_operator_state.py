@@ -15,6 +15,7 @@ from qstate.checkpoint.sources.verification import verify
 from qstate.descriptors import ListStateDescriptor, ReducingStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.functions import KeyedProcessFunction
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.running_job import QUERY, RunningJob, kill, rows_batch
 
@@ -61,7 +62,7 @@ def of_all(job: RunningJob, epoch: int, query: str = QUERY) -> list[dict[str, li
     return [shown(job, epoch, subtask, query) for subtask in range(job.config.parallelism)]
 
 
-BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+BACKENDS = pytest.mark.parametrize("backend", EITHER_BACKEND)
 
 
 @BACKENDS

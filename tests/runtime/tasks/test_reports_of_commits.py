@@ -25,6 +25,7 @@ from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.tasks.subtask import Subtask
 from qstate.runtime.tasks.subtask_place import Restart
 from qstate.runtime.tasks.subtask_table import SubtaskTable
+from tests.either_backend import EITHER_BACKEND
 from tests.runtime.control.secure_pairs import secure_pair
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
@@ -126,7 +127,7 @@ class TaskManagerAlone:
         self._closing.close()
 
 
-@pytest.fixture(params=["heap", "rocksdb"])
+@pytest.fixture(params=EITHER_BACKEND)
 def manager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TaskManagerAlone]:
     JobManifest(JOB, 128, (1,), {UID: QUERY}).write(tmp_path)
     opened = TaskManagerAlone(tmp_path, request.param)

@@ -14,6 +14,7 @@ from qstate.checkpoint import EpochLog, LogIdentity
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import CheckpointError, FencedError, JobError
 from qstate.serializers import MessagePackSerializer
+from tests.either_backend import EITHER_BACKEND
 from tests.functions import add
 from tests.runtime.job.functions import Hold, Once, Totals
 from tests.runtime.job.running_job import JOB, Background, RunningJob, many_rows, rows_batch, until
@@ -54,7 +55,7 @@ def test_an_epoch_that_is_sealed_while_a_newer_attempt_waits_counts_once(job_of:
     assert job.epoch(1, rows_batch(("a", 2))) == [("a", 3)]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", EITHER_BACKEND)
 def test_a_full_disk_fails_the_epoch_and_harms_no_other(backend: str, job_of: JobOf) -> None:
     job = job_of(Totals(), backend=backend)
     job.epoch(0, rows_batch(("a", 1)))
