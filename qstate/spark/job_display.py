@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -42,16 +43,14 @@ def show_figures(statistics: Callable[[], JobStatistics], seconds: float | None,
         print(before)
         return
     shown = shell.display.DisplayHandle()
-    shown.display(_Html(figures_html(before)))
     began = asked = time.monotonic()
-    try:
+    with suppress(KeyboardInterrupt, ClosedError):
+        shown.display(_Html(figures_html(before)))
         while seconds is None or time.monotonic() - began < seconds:
             time.sleep(interval_s)
             now, at = statistics(), time.monotonic()
             shown.update(_Html(figures_html(now, before, at - asked)))
             before, asked = now, at
-    except (KeyboardInterrupt, ClosedError):
-        return
 
 
 class _Html:
