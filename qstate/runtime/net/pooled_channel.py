@@ -40,6 +40,9 @@ class Meter(Protocol):
     def charge(self, seconds: float) -> None:
         """The channel has used so much time of a processor, with that of `on_data` and its work. Any thread."""
 
+    def woken_for_a_part(self) -> None:
+        """A thread was woken for bytes that decrypt to nothing yet. Any thread."""
+
 
 class PooledChannel(Channel):
     """A channel whose `on_data` runs on a thread of the pool, one call at a time.
@@ -199,7 +202,10 @@ class PooledChannel(Channel):
         try:
             if self.state is ChannelState.OPEN:
                 plain = data if self.tls is None or not data else self._decrypted(self.tls, data)
-                return self._on_data(plain) if plain or not data else None
+                if plain or not data:
+                    work: Work | None = self._on_data(plain)
+                    return work
+                self._meter.woken_for_a_part()
         except Exception as exc:
             self._fail(exc)
         return None

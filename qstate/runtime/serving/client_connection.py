@@ -64,6 +64,10 @@ MOST_AT_ONCE = 64
 #: So many of one that had to wait for its peer's quota, and only when the ones before are answered: what they cost is
 #: known only afterwards.
 FEW_AT_ONCE = 4
+#: What it costs an operator that a thread wakes beside it, apart from the thread's own time: it gives the interpreter's
+#: lock away, and wakes again itself. Up to 0.5 ms were measured (docs/explanation/limits.md). It is charged for reads
+#: that bring no message: clients that mean no harm need few of these.
+WAKE_S = 0.0005
 #: What a key takes in memory beside its characters.
 KEY_BYTES = 64
 #: When a client should ask again whose answer found no room.
@@ -217,6 +221,9 @@ class AcceptedConnection:
         self._throttle.charge(self, seconds)
         self.peer = self._next_peer
 
+    def woken_for_a_part(self) -> None:
+        self._throttle.charge(self, WAKE_S)
+
     def read_on(self, waited_s: float) -> None:
         self._waits, self._waited = False, True
         if self.frame_begun_at:
@@ -319,8 +326,11 @@ class AcceptedConnection:
         try:
             events = self.protocol.receive(data, most)
         except BrokenConnection as broken:
+            self.woken_for_a_part()
             self._broken(broken)
             return None
+        if data and most and not events:
+            self.woken_for_a_part()
         if self.protocol.buffered or self._counted or self.frame_begun_at:
             self._kept_input(len(events), most)
         if most > 1 and len(events) == 1 and type(events[0]) is Get:

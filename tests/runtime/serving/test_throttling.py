@@ -14,7 +14,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, Namespace
 from qstate.protocol.messages import Get, Ping, Poll, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
-from qstate.runtime.serving.client_connection import FEW_AT_ONCE
+from qstate.runtime.serving.client_connection import FEW_AT_ONCE, WAKE_S
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.sharing.request_quota import BURST_S
 from qstate.runtime.serving.state_server import StateServer
@@ -112,6 +112,32 @@ def test_nothing_of_a_pipeline_is_lost(state_id: bytes, start_server: ServerFact
         # The last ones that were read together are answered before it counts what they took.
         assert time.monotonic() - began > (count - TOO_MANY - 8) * SLOWED_S
         assert isinstance(client.ping(), Pong)
+
+
+def test_read_that_brings_no_message_is_charged_the_waking_of_its_thread(
+    start_server: ServerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server(query_quota=SHARE)
+    charged: list[float] = []
+    charge = server.quota.charge
+
+    def noted(peer: str, seconds: float) -> None:
+        charge(peer, seconds)
+        if peer == HERE:
+            charged.append(seconds)
+
+    monkeypatch.setattr(server.quota, "charge", noted)
+    with RawClient(server.address) as client:
+        for _ in range(20):
+            client.ping()
+        assert WAKE_S not in charged
+        ping = client.connection.send(Ping(client.connection.next_id()))
+        for number in range(1, len(ping)):
+            client.sock.sendall(ping[number - 1 : number])
+            wait_until(lambda number=number: charged.count(WAKE_S) == number, "the charge of a part")
+        client.sock.sendall(ping[-1:])
+        assert isinstance(client.ping(), Pong)
+        assert charged.count(WAKE_S) == len(ping) - 1
 
 
 def test_few_requests_are_taken_at_once_of_a_connection_that_had_to_wait(

@@ -11,13 +11,12 @@ beside the places, and only proxies stay.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
 from operator import attrgetter
 from typing import NamedTuple
 
-from qstate.protocol.connection import ConnectionState
 from qstate.runtime.serving.client_connection import AcceptedConnection
 
 __all__ = ["IDLE_S", "Place", "Places"]
@@ -52,16 +51,18 @@ class Places:
         self._beside: set[AcceptedConnection] = set()
         #: How many places each address has taken.
         self._hosts: Counter[str] = Counter()
+        #: Those with a place whose clients have not presented themselves, in the order in which they came. The oldest
+        #: is found at once, however many come.
+        self._newcomers: dict[AcceptedConnection, None] = {}
 
     def find(self, host: str) -> Place | None:
         """The place of a new connection from this address, None if there is none."""
         crowded = self._hosts[host] >= self._most_of(host)
         if not crowded and len(self.connections) - len(self._beside) < self._most:
             return Place()
-        taken = self.connections - self._beside
-        idle = _longest_idle((each for each in taken if not crowded or each.host == host), self._clock())
-        if idle is not None:
-            return Place(of=idle)
+        replaced = self._oldest_newcomer(host if crowded else None) or self._longest_idle(host if crowded else None)
+        if replaced is not None:
+            return Place(of=replaced)
         if not self._for_proxies:
             return None
         waiting = [each for each in self._beside if not each.is_proxy]
@@ -75,6 +76,7 @@ class Places:
             self._beside.add(connection)
         else:
             self._hosts[connection.host] += 1
+            self._newcomers[connection] = None
 
     def remove(self, connection: AcceptedConnection) -> None:
         """The connection is closed or about to be. Idempotent."""
@@ -84,20 +86,35 @@ class Places:
         if connection in self._beside:
             self._beside.remove(connection)
         else:
-            self._leave(connection.host)
+            self._leave(connection)
 
     def presented(self, connection: AcceptedConnection) -> bool:
         """Whether the connection stays now that its client has presented itself."""
         beside = connection in self._beside
         if connection.is_proxy and not beside and connection in self.connections:
             self._beside.add(connection)
-            self._leave(connection.host)
+            self._leave(connection)
+        self._newcomers.pop(connection, None)
         return connection.is_proxy or not beside
 
-    def _leave(self, host: str) -> None:
+    def _leave(self, connection: AcceptedConnection) -> None:
+        """The connection takes no place any more."""
+        host = connection.host
+        self._newcomers.pop(connection, None)
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host]
+
+    def _oldest_newcomer(self, host: str | None) -> AcceptedConnection | None:
+        """Of this address, None for all."""
+        return next((each for each in self._newcomers if host in (None, each.host)), None)
+
+    def _longest_idle(self, host: str | None) -> AcceptedConnection | None:
+        """Of this address, None for all."""
+        until = self._clock() - IDLE_S
+        taken = (each for each in self.connections - self._beside if host in (None, each.host))
+        idle = (each for each in taken if not each.in_flight and each.active_at <= until)
+        return min(idle, key=_active_at, default=None)
 
     def _most_of(self, host: str) -> int:
         """How many places the clients of one address may have."""
@@ -109,13 +126,3 @@ class Places:
 @lru_cache
 def _is_loopback(host: str) -> bool:
     return ip_address(host).is_loopback
-
-
-def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> AcceptedConnection | None:
-    """The connection to replace: the oldest one without a handshake, else the one that has been idle longest."""
-    connections = list(connections)
-    waiting = [connection for connection in connections if connection.protocol.state is ConnectionState.HANDSHAKE]
-    idle = waiting or [
-        connection for connection in connections if not connection.in_flight and connection.active_at <= now - IDLE_S
-    ]
-    return min(idle, key=_active_at, default=None)
