@@ -25,6 +25,8 @@ __all__ = ["run"]
 
 #: So many subscribers; of the cost only one counts.
 MANY, MOST = 100, 1000
+#: After subscribers have gone, so that the server has closed their connections before the next ones are measured.
+REST_S = 2.0
 #: Between two epochs whose delivery is timed, as in a job with a trigger of a second.
 TRIGGER_S = 1.0
 
@@ -110,6 +112,7 @@ def _cost(commits: _Commits, subscribers: Subscribers, rounds: int) -> Findings:
             if count:
                 subscribers.until(commits.newest)
                 subscribers.stop()
+                time.sleep(REST_S)
             return rate
 
         return measure
