@@ -43,7 +43,7 @@ PAGES_ACTED_OUT = (
     "tests/gateway/test_how_to.py",
 )
 OF_THE_TREE = ("docs", "tests", "README.md", "pyproject.toml")
-TEST_TOOLS = ("httpx", "hypothesis", "playwright", "pytest")
+TEST_TOOLS = ("httpx", "hypothesis", "playwright", "pytest", "pytest-timeout")
 #: A client before a server of the installed suite, as someone else's program would do it.
 CLIENT_PROGRAM = """
 import re, subprocess, sys
