@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from qstate.backends import Change, ChangeOp
+from qstate.backends.admission import admit_map_key
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import SerializationError
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_key, key_group
@@ -38,6 +39,13 @@ class _EagerTable(PlainTable):
 
     def put(self, key: Key, value: Any) -> None:
         super().put(key, None if value is None else self._copied(value))
+
+    def map_get(self, key: Key, map_key: Key) -> Any:
+        return deepcopy((super().get(key) or {}).get(map_key))
+
+    def map_put(self, key: Key, map_key: Key, value: Any) -> None:
+        admit_map_key(map_key)
+        super().put(key, {**(super().get(key) or {}), map_key: self._once(value)})
 
     def _copied(self, value: Any) -> Any:
         if self._descriptor.kind is StateKind.LIST:
