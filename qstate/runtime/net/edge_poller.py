@@ -30,7 +30,10 @@ if sys.platform == "linux":
             try:
                 self._epoll.modify(fd, _ARRIVED)
             except FileNotFoundError:
-                self._epoll.register(fd, _ARRIVED)
+                try:
+                    self._epoll.register(fd, _ARRIVED)
+                except FileExistsError:  # another thread has armed it between the two calls
+                    self._epoll.modify(fd, _ARRIVED)
 
         def remove(self, fd: int) -> None:
             try:
