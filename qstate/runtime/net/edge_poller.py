@@ -32,7 +32,7 @@ if sys.platform == "linux":
             except FileNotFoundError:
                 try:
                     self._epoll.register(fd, _ARRIVED)
-                except FileExistsError:  # another thread has armed it between the two calls
+                except FileExistsError:  # a thread that has an event of a closed socket with this number armed it
                     self._epoll.modify(fd, _ARRIVED)
 
         def remove(self, fd: int) -> None:
