@@ -75,8 +75,8 @@ def _subjects() -> dict[str, Prover]:
     subjects: dict[str, Prover] = {}
     for backend in ("rocksdb", "sqlite", "heap"):
         subjects[f"backend {backend}"] = partial(_prove_backend, backend)
-    subjects["server qstate"] = partial(_prove_server, "qstate", None)
-    subjects["server qstate with a token"] = partial(_prove_server, "qstate with a token", TOKEN)
+    subjects["server qstate"] = partial(_prove_server, "qstate", "heap", None)
+    subjects["server qstate with a token"] = partial(_prove_server, "qstate with a token", "rocksdb", TOKEN)
     for name, module in PYTHON_CLIENTS.items():
         subjects[f"client {name}"] = partial(_prove_client, name, (sys.executable, "-m", module))
     subjects["client in JavaScript"] = _prove_node_client
@@ -142,14 +142,14 @@ def _prove_client(name: str, command: Sequence[str], settings: Sequence[str], sc
     return _prove("client", "--name", name, *settings, "--", *command)
 
 
-def _prove_server(name: str, token: str | None, settings: Sequence[str], scratch: Path) -> Proof:
-    """qstate's proxy and state servers, without a token or with one."""
+def _prove_server(name: str, backend: str, token: str | None, settings: Sequence[str], scratch: Path) -> Proof:
+    """qstate's proxy and state servers over this backend, without a token or with one."""
     options: tuple[str, ...] = ()
     if token is not None:
         file = scratch / "token"
         file.write_text(token)
         options = ("--token-file", str(file))
-    with _serving(*options) as address:
+    with _serving("--backend", backend, *options) as address:
         return _prove("server", address, "--name", name, *options, *settings)
 
 

@@ -34,8 +34,8 @@ from qstate_conformance.subjects import ServerSubject
 PATIENCE_S = 20.0
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@pytest.mark.parametrize("token", [None, fixture.TOKEN], ids=["open", "token"])
+# The other two pairs are those of prove_all.py.
+@pytest.mark.parametrize(("backend", "token"), [("heap", fixture.TOKEN), ("rocksdb", None)])
 def test_the_reference_server_keeps_every_law(backend: str, token: bytes | None) -> None:
     with reference_server(backend, token=token) as running:
         outcome = run(Plan(ServerSubject(*running.address, token), profile="dev"))
