@@ -17,7 +17,7 @@ from qstate.protocol.codec import encode, frame
 from tests.fuzz.frames import DAMAGES, Damage, streams
 from tests.runtime.client.peer import CLOSE, Peer, Reply
 
-EXAMPLES = settings().max_examples * (1 if settings().max_examples < 1000 else 10)
+EXAMPLES = settings().max_examples * (1 if settings().max_examples < 1000 else 25)
 TIMEOUT_S = 0.25
 #: What a call may take beyond its deadline on a busy machine.
 LATE_S = 5.0

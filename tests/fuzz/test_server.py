@@ -18,8 +18,8 @@ from tests.fuzz.frames import GOLDEN, streams
 from tests.runtime.serving.oracles import TableOracle, owner, table
 from tests.runtime.serving.readers import DictReader, instance
 
-#: `nightly` looks for an hour.
-EXAMPLES = settings().max_examples * (4 if settings().max_examples < 1000 else 40)
+#: `nightly` looks for forty minutes.
+EXAMPLES = settings().max_examples * (4 if settings().max_examples < 1000 else 100)
 PATIENCE_S = 10.0
 HELLO = next(frame for frame in GOLDEN["client"] if frame[5] == 0)
 
