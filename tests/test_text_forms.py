@@ -12,7 +12,15 @@ import pytest
 
 from qstate.errors import ConfigError, WrongKeyType
 from qstate.keys import ColumnType, Key, check_column
-from qstate.values.text_forms import key_form, key_of, map_key_form, namespace_form, parse_namespace, printable
+from qstate.values.text_forms import (
+    StateTypes,
+    key_form,
+    key_of,
+    map_key_form,
+    namespace_form,
+    parse_namespace,
+    printable,
+)
 
 MOMENT = datetime(2020, 12, 31, 23, 59, 59, 123456, timezone.utc)
 KEYS: list[tuple[Key, Any]] = [
@@ -139,3 +147,21 @@ def test_a_map_of_text_is_an_object(entries: Any) -> None:
 
 def test_a_map_key_has_the_form_that_is_typed() -> None:
     assert [map_key_form(key) for key in ("a", 5, b"\xff", ("a", 5))] == ["a", 5, {"binary": "ff"}, ["a", 5]]
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "key"),
+    [
+        ("str", "123", "123"),
+        ("int", "-5", -5),
+        ("bytes", "ff", b"\xff"),
+        ("bool", "true", True),
+        ("date", "2020-01-02", date(2020, 1, 2)),
+        ("date", '{"date": "2020-01-02"}', date(2020, 1, 2)),
+        ("datetime", "2020-12-31T23:59:59.123456Z", MOMENT),
+        ("object", "2020-01-02", "2020-01-02"),
+    ],
+)
+def test_a_map_key_is_typed_as_text_of_its_declared_type(declared: str, text: str, key: Any) -> None:
+    types = StateTypes.of({"key_types": ["string"], "map_key_type": declared})
+    assert parse_namespace(text, types.map_keys, "map key") == key

@@ -6,6 +6,7 @@ compares them.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from qstate.errors import QStateError
 from qstate.gateway.feeds import Feeds
@@ -42,6 +44,8 @@ PAGE = Path(__file__).parent / "page"
 TRY = Path(__file__).parent / "try"
 #: Smaller answers gain nothing.
 LEAST_COMPRESSED = 1024
+#: In the header Accept-Encoding: a caller that does not take gzip.
+_NO_GZIP = re.compile(rb"(?:^|,)\s*gzip\s*;\s*q=0(?:\.0*)?\s*(?:,|$)", re.IGNORECASE)
 
 _DOCUMENT = json.encode(document())
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -124,6 +128,20 @@ class Gateway:
         await self.upstream.close()
 
 
+class _Compression(GZipMiddleware):
+    """Compresses for those who ask. Starlette looks for the word only, and takes `gzip;q=0` for a wish, too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = [(name, value) for name, value in scope["headers"] if not _refuses_gzip(name, value)]
+            scope = {**scope, "headers": headers}
+        await super().__call__(scope, receive, send)
+
+
+def _refuses_gzip(name: bytes, value: bytes) -> bool:
+    return name == b"accept-encoding" and _NO_GZIP.search(value) is not None
+
+
 def _middleware(settings: GatewaySettings) -> list[Middleware]:
     found = [Middleware(Guards, hosts=settings.served_hosts, origins=settings.origins)]
     if settings.origins:
@@ -136,7 +154,7 @@ def _middleware(settings: GatewaySettings) -> list[Middleware]:
                 expose_headers=["ETag", "Retry-After"],
             )
         )
-    return [*found, Middleware(GZipMiddleware, minimum_size=LEAST_COMPRESSED, compresslevel=5)]
+    return [*found, Middleware(_Compression, minimum_size=LEAST_COMPRESSED, compresslevel=5)]
 
 
 async def _failed(request: Request, error: Exception) -> Response:

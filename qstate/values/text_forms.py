@@ -35,7 +35,14 @@ __all__ = [
 
 _FRACTION = re.compile(r"(?<=:\d\d)\.\d{1,6}(?!\d)")
 #: The types of a map's keys, by their names in a state's description.
-_MAP_KEYS = {"str": ColumnType.STRING, "int": ColumnType.BIGINT, "bytes": ColumnType.BINARY}
+_MAP_KEYS = {
+    "str": ColumnType.STRING,
+    "int": ColumnType.BIGINT,
+    "bytes": ColumnType.BINARY,
+    "bool": ColumnType.BOOLEAN,
+    "date": ColumnType.DATE,
+    "datetime": ColumnType.TIMESTAMP,
+}
 _COLUMN_TYPES = frozenset(kind.value for kind in ColumnType)
 #: The largest whole number that every reader of JSON takes exactly.
 LARGEST_NUMBER = (1 << 53) - 1

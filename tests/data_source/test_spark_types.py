@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ByteType, LongType, StringType, StructField, StructType
 
 from qstate.errors import ConfigError, SerializationError
 from qstate.keys import ColumnType
@@ -147,6 +147,18 @@ def test_a_schema_of_the_users_chooses_columns_and_types() -> None:
 def test_a_value_that_does_not_fit_says_what_to_do(declared: Any, value: Any) -> None:
     with pytest.raises(SerializationError, match=r"the column value does not fit .* schema yourself"):
         read(table(declared), StateRow("JFK", None, value, 3))
+
+
+@pytest.mark.parametrize("column", ["key_2", "value"])
+def test_the_schema_that_is_proposed_has_the_columns_of_this_state(column: str) -> None:
+    found = StateTable("value", [ColumnType.STRING, ColumnType.BIGINT], None, "msgpack", value_type_of(int))
+    types = {"key_1": StringType(), "key_2": LongType(), "value": LongType()}
+    wanted = StructType([StructField(name, kind) for name, kind in (types | {column: ByteType()}).items()])
+    with pytest.raises(SerializationError) as caught:
+        read(found, StateRow(("JFK", 1000), None, 1000, 3), wanted=wanted)
+    proposed = {"key_1": "string", "key_2": "bigint", "value": "bigint"} | {column: "string"}
+    text = ", ".join(f"{name} {kind}" for name, kind in proposed.items())
+    assert str(caught.value).endswith(f".schema({text!r})")
 
 
 def test_keys_of_a_map_that_are_one_text_are_no_map_of_spark() -> None:

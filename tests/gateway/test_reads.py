@@ -239,3 +239,16 @@ def test_other_methods_are_refused(http: httpx.Client) -> None:
 def test_large_answers_are_compressed_for_those_who_ask(http: httpx.Client) -> None:
     assert http.get("/v1/jobs/nyc/states").headers["content-encoding"] == "gzip"
     assert "content-encoding" not in http.get("/v1/jobs/nyc/states", headers={"Accept-Encoding": "identity"}).headers
+
+
+@pytest.mark.parametrize("refusal", ["gzip;q=0", "br, gzip ; q=0.000, *", "*, gzip;q=0."])
+def test_answers_are_not_compressed_for_those_who_refuse_it(http: httpx.Client, refusal: str) -> None:
+    answer = http.get("/v1/jobs/nyc/states", headers={"Accept-Encoding": refusal})
+    assert "content-encoding" not in answer.headers
+    assert "Accept-Encoding" in answer.headers["vary"]
+
+
+@pytest.mark.parametrize("wish", ["gzip;q=0.5", "deflate, gzip;q=1.0", "identity;q=0, gzip"])
+def test_answers_are_compressed_for_those_who_weigh_it(http: httpx.Client, wish: str) -> None:
+    answer = http.get("/v1/jobs/nyc/states", headers={"Accept-Encoding": wish})
+    assert answer.headers["content-encoding"] == "gzip"

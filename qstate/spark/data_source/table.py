@@ -119,9 +119,15 @@ def batches_of(rows: Iterable[StateRow], wanted: StructType, own: StructType) ->
             except (pa.ArrowException, TypeError, ValueError, AttributeError, OverflowError) as exc:
                 raise SerializationError(
                     f"a value of the column {name} does not fit {wanted[name].dataType.simpleString()}: {exc}. Give "
-                    f"the schema yourself, with that column as string, as in .schema('key string, {name} string')"
+                    f"the schema yourself, with that column as string, as in .schema({_with_text(wanted, name)!r})"
                 ) from exc
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _with_text(schema: StructType, column: str) -> str:
+    """The schema as text, with this column as string."""
+    types = {field.name: field.dataType.simpleString() for field in schema} | {column: "string"}
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
 def _extractor(name: str, place: int, keys: int) -> Callable[[StateRow], Any]:
