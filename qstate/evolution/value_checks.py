@@ -168,13 +168,13 @@ def _dict(expected: str, key: Rule | None, item: Rule | None) -> Rule:
     return Rule(frozenset(() if key or item else (dict,)), check)
 
 
-def _takes(rule: Rule, value: Any) -> bool:
+def _misfit(rule: Rule, value: Any) -> Misfit | None:
     try:
         if type(value) not in rule.exact:
             rule.check(value)
-    except Misfit:
-        return False
-    return True
+    except Misfit as exc:
+        return exc
+    return None
 
 
 def _union(expected: str, alternatives: list[Rule | None]) -> Rule | None:
@@ -183,8 +183,15 @@ def _union(expected: str, alternatives: list[Rule | None]) -> Rule | None:
         return None
 
     def check(value: Any) -> None:
-        if not any(_takes(rule, value) for rule in rules):
-            raise Misfit(expected, value, _advice(expected, value))
+        within = []
+        for rule in rules:
+            if (misfit := _misfit(rule, value)) is None:
+                return
+            if misfit.path:
+                within.append(misfit)
+        if len(within) == 1:  # it is of that alternative but for a part, which is what its author looks for
+            raise within[0]
+        raise Misfit(expected, value, _advice(expected, value))
 
     return Rule(frozenset().union(*(rule.exact for rule in rules)), check)
 

@@ -147,6 +147,16 @@ def test_declared_type_refuses_such_a_value_too(name: str) -> None:
         (Colour, 1, "expected Colour, got 1 of type int"),
         (Flight, Flight(1, datetime(2013, 1, 1), delays=[1.0, 2]), r"at \['delays'\]\[1\]: expected float, got 2"),
         (Flight, Flight(1, datetime(2013, 1, 1), gate=b"B"), r"at \['gate'\]: expected str \| None"),  # type: ignore[arg-type]
+        (
+            Flight,
+            Flight(1, datetime(2013, 1, 1), origin=Place("x")),  # type: ignore[arg-type]
+            r"at \['origin'\]\['latitude'\]: expected float, got 'x'",
+        ),
+        (str | dict[str, int], {"a": 1.5}, r"at \['a'\]: expected int, got 1.5"),
+        (list[int] | None, [1, "x"], r"at \[1\]: expected int, got 'x'"),
+        (list[int] | None, "x", r"expected list\[int\] \| None, got 'x'"),
+        (list[int] | tuple[str, ...], [1.5], r"at \[0\]: expected int, got 1.5"),
+        (list[int] | list[str], [1, "x"], r"expected list\[int\] \| list\[str\], got \[1, 'x'\]"),
     ],
 )
 def test_the_error_says_what_was_declared_what_came_and_where(declared: Any, value: Any, message: str) -> None:
