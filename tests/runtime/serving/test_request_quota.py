@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qstate.runtime.serving.sharing.request_quota import BURST_S, IDLE_S, MOST_PEERS, PAUSE_S, RequestQuota
+from qstate.runtime.serving.sharing.request_quota import (
+    BURST_S,
+    IDLE_S,
+    LEAST_S,
+    MOST_PEERS,
+    PAUSE_S,
+    RequestQuota,
+)
 from tests.runtime.serving.clock import Clock
 
 
@@ -135,6 +142,7 @@ def test_peers_that_are_counted_are_bounded(clock: Clock) -> None:
 
 
 @pytest.mark.hypothesis
+@example([("a", 0.01, 0.1), ("b", 0.125, 0.0)])  # paid to the last bit, but for rounding
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcd"), st.floats(0.0001, 0.2), st.sampled_from((0.0, 0.001, 0.1, 3.0))), max_size=40
@@ -149,10 +157,10 @@ def test_peers_owe_what_an_account_of_each_one_says(charges: list[tuple[str, flo
         owed[peer] = owed.get(peer, 0.0) + seconds
         clock.now += passed
         left = passed * 0.1
-        while owed and left > 1e-12:
+        while owed and left > LEAST_S:
             part = min(left / len(owed), min(owed.values()))
             left -= part * len(owed)
-            owed = {one: rest - part for one, rest in owed.items() if rest - part > 1e-12}
+            owed = {one: rest - part for one, rest in owed.items() if rest - part > LEAST_S}
         for one in "abcd":
             over = owed.get(one, 0.0) - (BURST_S - PAUSE_S)
             waits = over * len(owed) / 0.1 if owed.get(one, 0.0) > BURST_S else None

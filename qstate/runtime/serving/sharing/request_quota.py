@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
-__all__ = ["BURST_S", "IDLE_S", "PAUSE_S", "RequestQuota"]
+__all__ = ["BURST_S", "IDLE_S", "LEAST_S", "PAUSE_S", "RequestQuota"]
 
 #: What a peer may owe. So short bursts do not wait.
 BURST_S = 0.02
@@ -29,6 +29,8 @@ BURST_S = 0.02
 PAUSE_S = 0.002
 #: So long it applies after it was lifted: the end of an epoch and the begin of the next one take time, too.
 IDLE_S = 0.1
+#: Who owes less owes nothing: it is what rounding leaves.
+LEAST_S = 1e-9
 #: The time of further peers is not counted while so many owe something.
 MOST_PEERS = 4096
 
@@ -114,12 +116,12 @@ class RequestQuota:
         while self._order:
             level, peer = self._order[0]
             due = (level - self._level) * len(self._ends)
-            if due > left:
+            if due - left > LEAST_S:
                 self._level += left / len(self._ends)
                 return
             if self._ends[peer] > level:
                 heapreplace(self._order, (self._ends[peer], peer))
                 continue
-            left, self._level = left - due, level
+            left, self._level = max(0.0, left - due), level
             heappop(self._order)
             del self._ends[peer]
