@@ -16,6 +16,7 @@ from qstate.cli.output.tables import table
 from qstate.cli.output.terminal import say
 from qstate.cli.parsing import Chosen, add_target
 from qstate.client import QueryableStateClient
+from qstate.errors import UnsupportedQuery
 from qstate.keys import KeyGroupRange
 from qstate.runtime.client.arguments import check_name
 
@@ -108,9 +109,16 @@ def _describe(arguments: argparse.Namespace) -> int:
     return SUCCESS
 
 
+def _count(client: QueryableStateClient, job: str, state: str) -> int:
+    try:
+        return client.count(job, state)
+    except UnsupportedQuery:  # of a standby, which has committed state only
+        return client.count(job, state, isolation="committed")
+
+
 def _description(client: QueryableStateClient, arguments: argparse.Namespace) -> dict[str, Any]:
     location = client.locate(arguments.job, arguments.state)
-    count = None if arguments.no_count else client.count(arguments.job, arguments.state)
+    count = None if arguments.no_count else _count(client, arguments.job, arguments.state)
     owners: list[tuple[KeyGroupRange, str | None]] = [
         (owner.key_groups, f"{owner.host}:{owner.port}") for owner in location.owners
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from qstate.errors import (
 )
 from qstate.protocol.messages import Failure
 from qstate.standby import Standby
+from tests.cli.test_command_line import run
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, RunningJob
 from tests.runtime.serving.raw_client import RawClient
@@ -142,6 +144,14 @@ def test_live_queries_are_refused_with_the_reason(job_of: JobOf, standby_of: Sta
             client.get(JOB, "totalAmount", KEYS[0])
         with pytest.raises(UnsupportedQuery, match="the job is not running here"):
             client.get_many(JOB, "totalAmount", KEYS)
+
+
+def test_describe_counts_the_committed_keys_of_a_standby(job_of: JobOf, standby_of: StandbyOf) -> None:
+    feed(job_of(Totals()), 0)
+    host, port = standby_of().address
+    answer = run("describe", JOB, "totalAmount", "--format", "json", "--proxy", f"{host}:{port}")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert json.loads(answer.stdout)["keys"] == len(scanned((host, port), "totalAmount")) > 0
 
 
 def test_aggregating_state_needs_its_function(job_of: JobOf, standby_of: StandbyOf) -> None:
