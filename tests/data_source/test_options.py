@@ -22,20 +22,29 @@ LIVE = {"job": "alerts", "state": "last"}
     [
         ({}, "give the state"),
         ({"state": "last"}, "give the job"),
-        ({**LIVE, "colour": "red"}, "no option 'colour'; it has address"),
+        ({**LIVE, "colour": "red"}, "no option 'colour'; it has "),
         ({**LIVE, "token": "secret"}, "token_file"),
         ({**LIVE, "epoch": "3"}, "only for stored state"),
         ({**LIVE, "storage.anon": "true"}, "only for stored state"),
-        ({**LIVE, "changeStartEpoch": "3"}, "only for the change feed; add"),
+        ({**LIVE, "changeStartEpoch": "3"}, "changeStartEpoch: only for the change feed; add"),
+        ({**LIVE, "changestartepoch": "-1", "readchangefeed": "true"}, "changeStartEpoch must be the number"),
+        ({**LIVE, "colour": "red"}, "allow_token_without_tls, changeEndEpoch, .* readChangeFeed, state"),
+        ({**LIVE, "readChangeFeed": "yes"}, "readChangeFeed must be true or false"),
+        ({**LIVE, "epoch": "3", "operator": "sums"}, "^epoch, operator: only for stored state"),
         ({**LIVE, "keys": "[]", "prefix": "J"}, "not both"),
         ({**LIVE, "isolation": "dirty"}, "live or committed"),
-        ({"state": "last", "path": "x", "isolation": "live"}, "not for stored state"),
+        (
+            {"state": "last", "path": "x", "isolation": "live"},
+            "isolation: not for stored state, only for a running job$",
+        ),
+        ({"state": "last", "path": "x", "readChangeFeed": "true"}, "readChangeFeed: not for stored .* a running job$"),
+        ({"state": "last", "path": "x", "prefix": "J"}, r"prefix: not for stored .*; select rows with where\(...\)$"),
         ({"state": "last", "path": "x", "epoch": "new"}, "number of an epoch"),
     ],
 )
 def test_options_that_do_not_fit(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as failure:
-        SourceOptions.of(given)
+        assert SourceOptions.of(given).changes
     assert "secret" not in str(failure.value)
 
 

@@ -9,7 +9,7 @@ each host, or the variable QSTATE_TOKEN of the processes has the token.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -29,6 +29,9 @@ TOKEN_VARIABLE = "QSTATE_TOKEN"
 STORAGE_PREFIX = "storage."
 _SWITCHES = {"true": True, "false": False}
 _OF_CHANGES = frozenset(("changestartepoch", "changeendepoch", "maxepochspertrigger"))
+#: How options are written that have capitals, which Spark's names of options do not keep.
+_WRITTEN = {one.lower(): one for one in ("readChangeFeed", "changeStartEpoch", "changeEndEpoch", "maxEpochsPerTrigger")}
+_OF_ROWS = frozenset(("keys", "prefix", "namespace"))
 _SECRETS = ("token", "auth_token", "password")
 
 
@@ -81,7 +84,7 @@ class SourceOptions:
                     f"a file and give token_file, or set the variable {TOKEN_VARIABLE} of Spark's processes"
                 )
             elif name not in known:
-                raise ConfigError(f"the data source qstate has no option {name!r}; it has {', '.join(sorted(known))}")
+                raise ConfigError(f"the data source qstate has no option {name!r}; it has {_names(known)}")
             else:
                 found[name] = text
         options = cls(**found, storage=storage)
@@ -98,13 +101,12 @@ class SourceOptions:
                     "give the job: .option('job', ...); or the directory of stored state: .load('state/alerts')"
                 )
             if only_stored or self.storage:
-                raise ConfigError(f"{', '.join(only_stored or ['storage'])}: only for stored state, as in .load(path)")
+                raise ConfigError(f"{_names(only_stored or ['storage'])}: only for stored state, as in .load(path)")
         elif unfit := given - {"state", "path", "key_columns", *only_stored}:
-            raise ConfigError(f"{', '.join(sorted(unfit))}: not for stored state; select rows with where(...)")
+            advice = "; select rows with where(...)" if unfit <= _OF_ROWS else ""
+            raise ConfigError(f"{_names(unfit)}: not for stored state, only for a running job{advice}")
         if not self.changes and (unfit := given & _OF_CHANGES):
-            raise ConfigError(
-                f"{', '.join(sorted(unfit))}: only for the change feed; add .option('readChangeFeed', 'true')"
-            )
+            raise ConfigError(f"{_names(unfit)}: only for the change feed; add .option('readChangeFeed', 'true')")
         if self.keys and self.prefix:
             raise ConfigError("give keys or a prefix, not both")
         if self.isolation not in ("", "live", "committed"):
@@ -129,7 +131,7 @@ class SourceOptions:
         """The number of epochs, or of an epoch, of an option, None if it was not given. Raises `ConfigError`."""
         text = getattr(self, name)
         if text and not (text.isascii() and text.isdecimal() and len(text) < 20):
-            raise ConfigError(f"{name} must be the number of an epoch, or of epochs, got {text!r:.80}")
+            raise ConfigError(f"{_names([name])} must be the number of an epoch, or of epochs, got {text!r:.80}")
         return int(text) if text else None
 
     @property
@@ -175,8 +177,12 @@ class SourceOptions:
     def _switch(self, name: str) -> bool:
         text = getattr(self, name)
         if text.lower() not in _SWITCHES:
-            raise ConfigError(f"{name} must be true or false, got {text!r}")
+            raise ConfigError(f"{_names([name])} must be true or false, got {text!r}")
         return _SWITCHES[text.lower()]
+
+
+def _names(options: Iterable[str]) -> str:
+    return ", ".join(sorted(_WRITTEN.get(one, one) for one in options))
 
 
 def _addresses(option: str, text: str) -> list[tuple[str, int]]:
