@@ -7,7 +7,8 @@ Its user says which epoch is committed; it never yields a later one.
 are new. It decodes an epoch of a state once, and keeps the newest ones for other readers, up to `most_bytes`.
 
 **How far back.** An epoch can be read while its file exists and its values have the form that the state has now. A
-rescaled job keeps the earlier layout for a while, so the feed also reads the logs of earlier layouts.
+rescaled job keeps the earlier layout for a while, so the feed also reads the logs of earlier layouts. Then the job
+removes it: what is left of it meanwhile counts as gone.
 
 **Order.** The changes of an epoch ascend by key group, and within a key group they are in the order in which the job
 made them. The logs of two layouts, of a task manager and of a standby all give this order. So `(key group, number of
@@ -246,7 +247,13 @@ class ChangeFeed:
         layouts: list[list[FollowedLog]] = []
         for layout in range(manifest.layout, -1, -1):
             places = layout_places(self._root, manifest, self._operator, layout)
-            layouts.append([_followed(place, known) for place in places if self._shares(place)])
+            try:
+                layouts.append([_followed(place, known) for place in places if self._shares(place)])
+            except DamagedCheckpoint:
+                # The job removes the layouts that no state is read from any more, file by file and the oldest first.
+                if not self._have_all(layouts):
+                    raise
+                break
         self._manifest(final)  # again: the files may be those of another history that came after the first reading
         self._layouts = layouts
         self._epochs = sorted({one.epoch for logs in layouts for log in logs for one in log.sealed})
@@ -259,6 +266,10 @@ class ChangeFeed:
         if manifest is None or manifest.history_of(self._operator) != self.history:
             raise CompactedEpoch(final, final + 1)
         return manifest
+
+    def _have_all(self, layouts: Sequence[Sequence[FollowedLog]]) -> bool:
+        """Whether one of these layouts has a log of every key group of the feed."""
+        return any(all(log is not None for log, _ in _parts(self.groups, logs)) for logs in layouts)
 
     def _shares(self, place: LogPlace) -> bool:
         return bool(place.files) and _shared(place.groups, self.groups) is not None

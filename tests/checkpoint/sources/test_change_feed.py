@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.sources.change_feed import ChangeFeed, CompactedEpoch, EpochChanges, FedState
+from qstate.checkpoint.sources.superseded_layouts import remove_layout
 from qstate.checkpoint.storage.locations import directory_of
+from qstate.errors import DamagedCheckpoint
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.checkpoints import DESCRIPTORS, EVERY, KEYS, QUERY, SCHEMAS, UID, StoredJob, changes_of
@@ -226,6 +229,47 @@ def test_epochs_before_a_removed_layout_are_compacted(tmp_path: Path) -> None:
     with pytest.raises(CompactedEpoch) as caught:
         feed_of(tmp_path / "checkpoint", 3).next_epoch(TOTAL, 2)
     assert caught.value.oldest == 3
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["before the first look", "after a look"])
+@pytest.mark.parametrize("snapshot", [False, True], ids=["without a snapshot", "with a snapshot"])
+def test_a_layout_that_is_being_removed_takes_no_later_epoch_from_its_readers(
+    tmp_path: Path, snapshot: bool, looked: bool
+) -> None:
+    """The removal may be at any of its files, and may have been stopped there."""
+    job = StoredJob(tmp_path / "checkpoint", parallelism=2)
+    job.run(range(2))
+    if snapshot:
+        job.snapshot()
+    job.run([2])
+    layout = directory_of(job.directory(0).parent)
+    job.rescale(3, 3, range(3))
+    job.restart()
+    job.run([3])
+    feed = feed_of(tmp_path / "checkpoint", 3)
+    if looked:
+        assert epochs(feed, TOTAL, 2) == [2, 3]
+    job.run([4])
+    while layout.names():
+        remove_layout(layout, stopping=partial(next, iter([False, True]), True))
+        again = feed if looked else feed_of(tmp_path / "checkpoint", 3)
+        again.finalize(4)
+        assert epochs(again, TOTAL, 3) == [3, 4]
+        assert whole(again, TOTAL, 4) == expected(4)
+    with pytest.raises(CompactedEpoch) as caught:
+        feed_of(tmp_path / "checkpoint", 4).next_epoch(TOTAL, 2)
+    assert caught.value.oldest == 3
+
+
+def test_a_layout_is_not_taken_for_removed_while_key_groups_are_read_in_it(tmp_path: Path) -> None:
+    """Only some subtasks of the layout now have begun, so a missing file of the one before is damage."""
+    job = StoredJob(tmp_path / "checkpoint", parallelism=2)
+    job.run(range(3))
+    first = directory_of(job.directory(0))
+    job.rescale(4, 3, [1])
+    first.remove(min(first.names()))
+    with pytest.raises(DamagedCheckpoint):
+        feed_of(tmp_path / "checkpoint", 2).next_epoch(TOTAL, 0)
 
 
 def test_epochs_in_another_form_are_compacted(tmp_path: Path) -> None:
