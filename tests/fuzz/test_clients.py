@@ -17,8 +17,8 @@ from qstate.protocol.codec import encode, frame
 from tests.fuzz.frames import DAMAGES, Damage, streams
 from tests.runtime.client.peer import CLOSE, Peer, Reply
 
-#: `nightly` looks for twenty minutes.
-EXAMPLES, PARTS = (settings().max_examples, 1) if settings().max_examples < 1000 else (40_000, 3)
+#: `nightly` looks for twenty minutes, in parts as the fuzz of the server does.
+EXAMPLES, PARTS = (settings().max_examples, 1) if settings().max_examples < 1000 else (20_000, 6)
 TIMEOUT_S = 0.25
 #: What a call may take beyond its deadline on a busy machine.
 LATE_S = 5.0
