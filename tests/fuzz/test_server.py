@@ -18,8 +18,8 @@ from tests.fuzz.frames import GOLDEN, streams
 from tests.runtime.serving.oracles import TableOracle, owner, table
 from tests.runtime.serving.readers import DictReader, instance
 
-#: `nightly` looks for forty minutes, in parts: hypothesis remembers the examples of a test, and Python's collector stops
-#: server and client for a second when there are 20,000, for ten seconds when there are 300,000.
+#: `nightly` looks for forty minutes, in parts: hypothesis remembers the examples of a test, and Python's collector
+#: stops server and client for a second when there are 20,000, for ten seconds when there are 300,000.
 EXAMPLES, PARTS = (settings().max_examples * 4, 1) if settings().max_examples < 1000 else (20_000, 25)
 PATIENCE_S = 10.0
 HELLO = next(frame for frame in GOLDEN["client"] if frame[5] == 0)
