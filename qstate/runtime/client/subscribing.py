@@ -168,6 +168,7 @@ class Subscribing:
         #: Whether a server has said which history there is, as far as it knows; and which one it is.
         self._asked_history = False
         self._history = None if wanted.begin is None else wanted.begin.history
+        self._selection = wanted.selection
         self._scan: SnapshotScan | None = None
         self._waiting: NextBatch | None = None
         self._job_down_until = -math.inf
@@ -430,7 +431,7 @@ class Subscribing:
 
     def _give(self, epoch: int, changes: list[StateChange], *, snapshot: bool = False) -> None:
         self._complete = min(one.epoch for one in self._ranges) - 1
-        place = Place(tuple(one.span for one in self._ranges), self._history)
+        place = Place(tuple(one.span for one in self._ranges), self._history, self._selection)
         self._batches.append(ChangeBatch(epoch, changes, snapshot, self._complete, place))
 
     def _answered(self, one: _Range, now: float) -> None:
@@ -446,7 +447,8 @@ class Subscribing:
             self._answered_at = now
         passing = error.code in _PASSING or error.retry is not Retry.FATAL
         others = len(self._links.endpoints.caches) > 1
-        unknown = error.code in _UNKNOWN and not self._begun and not others
+        existed = self._begun or self._history is not None  # as a token may say, while the job restarts
+        unknown = error.code in _UNKNOWN and not existed and not others
         if not passing or unknown or now - self._answered_at > self._patience_s:
             self._error = error
             return

@@ -10,6 +10,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import blake2b
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qstate.errors import ConfigError, Detail, query_error
-from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key, key_group
+from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key, encode_key, key_group
 from qstate.protocol.fields import Prefix
 from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_DEADLINE_MS
 from qstate.protocol.messages import Page, Run, Scan
@@ -112,11 +113,13 @@ class Span(NamedTuple):
 class Place(NamedTuple):
     """Where a subscription continues. `history` stands for the history of the state that the epochs are of.
 
-    None: no server has said it.
+    None: no server has said it. `selection` stands for what was selected; None: all there is, of which any part may be
+    continued from here.
     """
 
     spans: Sequence[Span]
     history: int | None = None
+    selection: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +162,14 @@ def changes_of(run: Run, maker: ViewMaker) -> Iterable[StateChange]:
 
 def token_of(place: Place) -> str:
     """The place as text."""
-    row = [1, [tuple(span) for span in place.spans], place.history]
+    row = [1, [tuple(span) for span in place.spans], place.history, place.selection]
     return base64.urlsafe_b64encode(msgpack.packb(row)).decode()
 
 
 def place_in(token: str) -> Place:
-    """The inverse of `token_of`, also of the tokens without a history. Raises `ConfigError` for any other text."""
+    """The inverse of `token_of`. Raises `ConfigError` for any other text."""
     try:
-        version, rows, history = (*msgpack.unpackb(base64.urlsafe_b64decode(token.encode())), None)[:3]
+        version, rows, history, selection = msgpack.unpackb(base64.urlsafe_b64decode(token.encode()))
         spans = tuple(Span(*row) for row in rows)
         at = 0
         for span in spans:
@@ -175,11 +178,11 @@ def place_in(token: str) -> Place:
             if not (at <= span.start < span.stop <= MAX_PARALLELISM_LIMIT and 0 <= span.epoch <= _LARGEST):
                 raise ValueError(span)
             at = span.stop
-        if version != 1 or not spans or type(history) not in (int, type(None)):
+        if version != 1 or not spans or not {type(history), type(selection)} <= {int, type(None)}:
             raise ValueError(token)
     except Exception:
         raise ConfigError(f"token must be the `token` of a batch of changes, got {token!r:.80}") from None
-    return Place(spans, history)
+    return Place(spans, history, selection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,15 @@ class Wanted:
     patience_s: float
     timeout_s: float
     parts: bool = False
+
+    @property
+    def selection(self) -> int | None:
+        """See `Place`. The order of the keys makes no difference."""
+        if self.keys is None and self.prefix is None and not self.namespaces:
+            return None
+        keys = None if self.keys is None else sorted(map(encode_key, self.keys))
+        about = (keys, [encode_key(space) for space in self.namespaces], encode_key(self.prefix))
+        return int.from_bytes(blake2b(msgpack.packb(about), digest_size=8).digest(), "big")
 
     @property
     def query(self) -> Query:
@@ -316,7 +328,10 @@ def wanted_of(
         raise ConfigError(f"progress_s must be at most {MAX_DEADLINE_MS // 1000} seconds, got {progress_s!r}")
     check_timeout(patience_s, "patience_s")
     check_timeout(timeout_s)
-    return Wanted(*names, namespaces, wanted, prefix, begin, progress_s, patience_s, timeout_s)
+    found = Wanted(*names, namespaces, wanted, prefix, begin, progress_s, patience_s, timeout_s)
+    if begin is not None and begin.selection not in (None, found.selection):
+        raise ConfigError("the token is of a subscription to other keys: subscribe to these without it")
+    return found
 
 
 def _begin(from_epoch: int | None, token: str | None) -> Place | None:

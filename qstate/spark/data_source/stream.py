@@ -120,10 +120,10 @@ class ChangeStream(FeedReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return time.monotonic() - self._failing_since > self._patience_s
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, (last, history) = _place(start).spans, _place(end)
+        first, last = _place(start).spans, _place(end)
         if not first:
-            return [FeedPart(span.start, span.stop, None, span.epoch, history) for span in last]
-        return [FeedPart(*one, history) for one in _overlaps(first, last) if one[2] < one[3]]
+            return [FeedPart(span.start, span.stop, None, span.epoch, last.history) for span in last.spans]
+        return [FeedPart(*one, last.history) for one in _overlaps(first, last.spans) if one[2] < one[3]]
 
     def stop(self) -> None:
         if self._client is not None:

@@ -79,14 +79,34 @@ def test_token_survives_a_loss_of_the_owners(job: WrittenJob, client: QueryableS
         assert keys_until(subscription, 3) == ["c"]
 
 
+def test_token_waits_for_a_job_that_has_restarted_and_processed_nothing_yet(job: WrittenJob) -> None:
+    with QueryableStateClient(*job.proxy.address) as client:
+        token = next(client.subscribe(JOB, STATE, "a")).token
+    job.commit({"a": 9})
+    job.unknown_for = 3
+    client = QueryableStateClient(*job.proxy.address)
+    with client, client.subscribe(JOB, STATE, "a", token=token) as subscription:
+        assert keys_until(subscription, 3) == ["a"]
+
+
 def test_token_for_other_keys_than_it_is_about_is_refused(job: WrittenJob, client: QueryableStateClient) -> None:
     with client.subscribe(JOB, STATE, "a") as subscription:
         of_a = next(subscription).token
-    others: list[dict[str, Any]] = [{}, {"prefix": "a"}, {"keys": ["a", "b"]}]
+        of_prefix = next(client.subscribe(JOB, STATE, prefix="a", namespace=None)).token
+    others: list[dict[str, Any]] = [
+        {},
+        {"key": "b"},
+        {"keys": ["a", "b"]},
+        {"prefix": "b", "namespace": None},
+        {"prefix": ("a",), "namespace": None},
+        {"prefix": "a", "namespace": "w"},
+    ]
     for other in others:
-        subscription = client.subscribe(JOB, STATE, token=of_a, **other)
-        with pytest.raises(ConfigError, match="other keys"):
-            next(subscription)
+        for token in (of_a, of_prefix):
+            with pytest.raises(ConfigError, match="other keys"):
+                client.subscribe(JOB, STATE, token=token, **other)
+    client.subscribe(JOB, STATE, keys=["a"], token=of_a).close()
+    client.subscribe(JOB, STATE, prefix="a", namespace=None, token=of_prefix).close()
     with client.subscribe(JOB, STATE, from_epoch=3, progress_s=0.1) as subscription:
         job.commit({"c": 1})
         of_all = next(subscription).token

@@ -107,6 +107,8 @@ class WrittenJob:
         assert history is not None
         self.parts = [_Part(root, history, number, parts, descriptor) for number in range(parts)]
         self.epoch = -1
+        #: How many look-ups are answered as those of a job that has restarted and processed nothing yet.
+        self.unknown_for = 0
         self.proxy.set_location_oracle(JOB, self)
 
     def commit(self, changes: Mapping[str, Any] | None = None, *, shown: bool = True) -> int:
@@ -141,7 +143,8 @@ class WrittenJob:
             part.behind_since = since
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
-        if state != STATE:
+        self.unknown_for -= 1
+        if state != STATE or self.unknown_for >= 0:
             reply(UnknownState(state=state))
             return
         owners = tuple(part.owner for part in self.parts)
