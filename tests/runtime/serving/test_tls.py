@@ -396,10 +396,10 @@ def test_owners_beyond_loopback_get_no_token_without_tls(
         with pytest.raises(TlsFailed, match="token would be sent without TLS"):
             ask(proxy.address, token="secret", direct=True)
         with (
-            QueryableStateClient(*proxy.address, token="secret", direct=False, timeout_s=0.3) as client,
+            QueryableStateClient(*proxy.address, token="secret", direct=False) as client,
             pytest.raises(QueryError) as refused,
         ):
-            client.get("job", STATE, "key 7")
+            client.get("job", STATE, "key 7", wait_s=0.1)
         assert refused.value.code == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
         listener.settimeout(0)
         with pytest.raises(BlockingIOError):
