@@ -70,7 +70,7 @@ class FailingSink:
         with QueryableStateClient(*self._job.proxy_address) as client:
             if epoch == 0:
                 with pytest.raises(NoCommittedEpoch):
-                    client.get_many("job", "totalAmount", KEYS, isolation="committed", timeout_s=1.0)
+                    client.get_many("job", "totalAmount", KEYS, isolation="committed", wait_s=0.1)
                 return
             found = client.get_many("job", "totalAmount", KEYS, isolation="committed", timeout_s=30.0)
         views = {key: view for key, view in found.items() if view is not None}

@@ -33,9 +33,9 @@ def test_committed_query_before_the_first_commit_waits_for_it(job_of: JobOf, bac
     assert job.totals("a") == {"a": 1}
     for key in ("a", "missing"):
         with pytest.raises(NoCommittedEpoch, match="no epoch has been committed yet"):
-            committed(job, key, timeout_s=0.5)
+            committed(job, key, wait_s=0.1)
     with pytest.raises(NoCommittedEpoch):
-        committed(job, timeout_s=0.5, min_epoch=0)
+        committed(job, wait_s=0.1, min_epoch=0)
     waiting = Background(lambda: committed(job))
     job.manager.finalize(QUERY, 0)
     assert waiting.result() == (1, 0)
@@ -49,7 +49,7 @@ def test_epoch_that_was_found_sealed_is_not_committed(job_of: JobOf) -> None:
     kill(lost)
     job.successor_of(lost)
     with pytest.raises(NoCommittedEpoch):
-        committed(job, timeout_s=0.5)
+        committed(job, wait_s=0.1)
     job.epoch(1, rows_batch(("a", 1)))
     assert committed(job) == (1, 0), "that Spark asked for epoch 1 proves epoch 0"
 

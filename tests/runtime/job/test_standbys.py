@@ -142,7 +142,7 @@ def test_a_standby_whose_checkpoint_is_damaged_says_how_far_it_is(job_of: JobOf)
     with QueryableStateClient(*standby.proxy) as client:  # type: ignore[misc]
         assert answer(client) == (2, 1)
         with pytest.raises(EpochNotReached):
-            answer(client, min_epoch=2, timeout_s=0.5)
+            answer(client, min_epoch=2, wait_s=0.1)
         until(lambda: _fails(client, TooStale, max_staleness_s=0.3, timeout_s=0.2), "it reports what it lacks")
     found = standby_of(job)
     assert found is not None

@@ -182,13 +182,13 @@ def test_failures_have_the_codes_that_a_job_gives_them(job_of: JobOf, standby_of
         with pytest.raises(WrongKeyType):
             client.get(JOB, "totalAmount", 7, isolation="committed")
         with pytest.raises(EpochNotReached):
-            client.get(JOB, "totalAmount", KEYS[0], isolation="committed", min_epoch=1)
+            client.get(JOB, "totalAmount", KEYS[0], isolation="committed", min_epoch=1, wait_s=0.1)
 
 
 def test_a_configured_token_is_required(job_of: JobOf, standby_of: StandbyOf) -> None:
     feed(job_of(Totals()), 0)
     standby = standby_of(auth_token="open sesame")
-    with QueryableStateClient(*standby.address, timeout_s=2.0) as client, pytest.raises(Unauthenticated):
+    with QueryableStateClient(*standby.address) as client, pytest.raises(Unauthenticated):
         client.get(JOB, "totalAmount", KEYS[0], isolation="committed")
     with QueryableStateClient(*standby.address, token="open sesame") as client:
         assert client.get(JOB, "totalAmount", KEYS[0], isolation="committed").get() == 1
@@ -223,8 +223,8 @@ def test_savepoint_is_served_as_of_when_it_was_made(job_of: JobOf, standby_of: S
     for name in NAMES:
         assert in_any_order(committed_answers(standby.address, name)) == in_any_order(committed_answers(proxy, name))
     with (
-        QueryableStateClient(*standby.address, timeout_s=2.0) as client,
+        QueryableStateClient(*standby.address) as client,
         pytest.raises(TooStale),
     ):
-        client.get(JOB, "totalAmount", KEYS[0], isolation="committed", max_staleness_s=0.0)
+        client.get(JOB, "totalAmount", KEYS[0], isolation="committed", max_staleness_s=0.0, wait_s=0.1)
     total(standby.address, max_staleness_s=3600.0)

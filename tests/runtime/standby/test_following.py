@@ -234,8 +234,8 @@ def test_damaged_newest_file_leaves_the_last_good_epoch_and_is_reported(job_of: 
     until(lambda: standby.status().failure is not None, "the damage is seen")
     assert newest.name in str(standby.status().failure)
     assert total(standby.address) == (3, 2)
-    with QueryableStateClient(*standby.address, timeout_s=2.0) as client, pytest.raises(TooStale):
-        client.get(JOB, "totalAmount", KEYS[0], isolation="committed", max_staleness_s=0.0)
+    with QueryableStateClient(*standby.address) as client, pytest.raises(TooStale):
+        client.get(JOB, "totalAmount", KEYS[0], isolation="committed", max_staleness_s=0.0, wait_s=0.1)
     assert total(standby_of().address) == (3, 2), "one that is started now serves the epoch before"
     newest.write_bytes(sound)
     reached(standby, 3)
