@@ -167,9 +167,10 @@ def token_of(place: Place) -> str:
 
 
 def place_in(token: str) -> Place:
-    """The inverse of `token_of`. Raises `ConfigError` for any other text."""
+    """The inverse of `token_of`, also of tokens that lack the last parts. Raises `ConfigError` for any other text."""
     try:
-        version, rows, history, selection = msgpack.unpackb(base64.urlsafe_b64decode(token.encode()))
+        row = msgpack.unpackb(base64.urlsafe_b64decode(token.encode()))
+        version, rows, history, selection = (*row, None, None)[:4]
         spans = tuple(Span(*row) for row in rows)
         at = 0
         for span in spans:
