@@ -256,9 +256,9 @@ class KeyNotFound(QueryError, code=FailureCode.KEY_NOT_FOUND):
 
 
 class WrongKeyType(QueryError, code=FailureCode.WRONG_KEY_TYPE):
-    """The key or namespace does not have the types that the stream is keyed by."""
+    """The key or the namespace does not have the types of the state's keys or namespaces."""
 
-    template = "the key does not have the types that the stream is keyed by"
+    template = "the key or the namespace does not have the types of the state's keys or namespaces"
 
 
 class Restoring(QueryError, code=FailureCode.RESTORING, retry=Retry.RETRY_HERE):

@@ -52,10 +52,22 @@ def test_json_that_is_no_key_of_text_is_refused(form: Any) -> None:
         key_of(form, [ColumnType.STRING])
 
 
-@pytest.mark.parametrize("form", [1.5, "x", True, 2**64, None, []])
+@pytest.mark.parametrize("form", [1.5, 7.0, "x", True, 2**64, None, "7_0", "\u0667"])
 def test_json_that_is_no_whole_number_is_refused(form: Any) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="of type bigint: write it as a whole number"):
         key_of(form, [ColumnType.BIGINT])
+
+
+@pytest.mark.parametrize("form", [1.5, "1_0.50", "\u0667.50"])
+def test_what_is_no_decimal_as_text_is_refused(form: Any) -> None:
+    with pytest.raises(ConfigError, match="a number of type decimal"):
+        key_of(form, [check_column(Decimal("12.50"))])
+
+
+def test_a_key_of_too_few_or_too_many_columns_is_refused() -> None:
+    for form in ([], [1, True]):
+        with pytest.raises(ConfigError, match="the key has 1 column"):
+            key_of(form, [ColumnType.BIGINT])
 
 
 @pytest.mark.parametrize("namespace", [None, "a", "1", 5, b"\xff", date(2020, 1, 2), MOMENT, Decimal("1.5"), ("a", 1)])

@@ -113,8 +113,10 @@ def _column_text(column: Any, types: Sequence[ColumnType], at: int) -> str:
             return "true" if column else "false"
     elif isinstance(column, int) and kind is not ColumnType.STRING and abs(column) < 1 << 64:
         return str(column)
-    expected = f"of type {kind.value}" if kind else f"one of {len(types)}"
-    raise ConfigError(f"the key column {at + 1} is {expected}: write it as text, got {column!r:.80}")
+    if kind is None:
+        return str(column)  # one too many, which `parse_key` refuses
+    form = _form_of(kind) if kind in (ColumnType.BIGINT, ColumnType.STRING) else f"text: {_form_of(kind)}"
+    raise ConfigError(f"the key column {at + 1} is of type {kind.value}: write it as {form}, not {column!r:.80}")
 
 
 def key_form(key: Key) -> Any:
@@ -153,14 +155,20 @@ def map_key_form(key: Any) -> Any:
 
 
 def _parse_column(text: str, kind: ColumnType, of: str = "key") -> Column:
-    parse, form = _FORMS.get(kind, (_parse_decimal(kind), f"a number of type {kind.value}"))
-    try:
-        column: Column = parse(text)
-        if check_column(column) is kind:
-            return column
-    except (ValueError, KeyError, ArithmeticError):
-        pass
-    raise ConfigError(f"the {of} column is of type {kind.value}: write it as {form}, not {text!r:.80}")
+    parse = _FORMS[kind][0] if kind in _FORMS else _parse_decimal(kind)
+    # Python's numbers may have digits of other scripts, and underscores.
+    if kind is ColumnType.STRING or (text.isascii() and "_" not in text):
+        try:
+            column: Column = parse(text)
+            if check_column(column) is kind:
+                return column
+        except (ValueError, KeyError, ArithmeticError):
+            pass
+    raise ConfigError(f"the {of} column is of type {kind.value}: write it as {_form_of(kind)}, not {text!r:.80}")
+
+
+def _form_of(kind: ColumnType) -> str:
+    return _FORMS[kind][1] if kind in _FORMS else f"a number of type {kind.value}"
 
 
 def _parse_moment(text: str) -> datetime:
