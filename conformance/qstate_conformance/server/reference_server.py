@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -102,16 +101,15 @@ def serve(backend: str = "heap", *, bind: str = _HERE, port: int = 0, token: byt
 
     Raises what `reference_server` raises.
     """
-    asked_to_stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: asked_to_stop.set()) for number in _STOP_SIGNALS}
+    # Blocked before any thread starts, so that only `sigwait` receives them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         with reference_server(backend, bind=bind, port=port, token=token) as running:
             host, bound = running.address
             print(f"listening on {host}:{bound}", flush=True)
-            asked_to_stop.wait()
+            signal.sigwait(_STOP_SIGNALS)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)

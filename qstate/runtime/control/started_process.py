@@ -1,4 +1,4 @@
-"""The beginning of a process that `launch` has started: its parameters, its log, and the word that it is up.
+"""The beginning of a process that `launch` has started: its parameters, its log, the word that it is up; and its end.
 
 Rules of this module: what task managers and standbys have in common before they do their work. It starts nothing.
 """
@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from qstate.host.line_limit import report_withheld
 from qstate.host.log_lines import LogLines, configure_logs
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.process_log import ProcessLog
 
-__all__ = ["begin_process"]
+__all__ = ["End", "begin_process"]
 
 log = logging.getLogger(__name__)
 
@@ -52,3 +53,30 @@ def begin_process() -> tuple[Bootstrap, Callable[[], None]]:
         os.close(tell)
 
     return bootstrap, up
+
+
+class End:
+    """The wish that the process ends. Any thread may utter it, and the handler of a signal.
+
+    A `threading.Event` would not do: its lock may be held by the thread that waits, which also runs the handler, and
+    then waits for itself for ever. A `SimpleQueue` can be used by a handler at any moment.
+    """
+
+    def __init__(self) -> None:
+        #: Why the process ends: the first reason. Empty while it does not.
+        self.reason = ""
+        self._wished: SimpleQueue[None] = SimpleQueue()
+
+    def wish(self, reason: str) -> None:
+        """Make the process end."""
+        self.reason = self.reason or reason
+        self._wished.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a wish. False: there is none after the timeout. One thread only."""
+        if not self.reason:
+            try:
+                self._wished.get(timeout=timeout_s)
+            except Empty:
+                return False
+        return True

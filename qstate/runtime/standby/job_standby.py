@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from qstate.errors import FencedError, QStateError
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.control.rpc import RpcPeer, connect
-from qstate.runtime.control.started_process import begin_process
+from qstate.runtime.control.started_process import End, begin_process
 from qstate.runtime.control.tracing import configure_tracing
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.serving.job_oracle import JobManagerOracle
@@ -70,8 +70,7 @@ class JobStandby:
 
     def __init__(self, bootstrap: Bootstrap) -> None:
         self._bootstrap = bootstrap
-        self._end = threading.Event()
-        self._reason = ""
+        self._end = End()
         self._job_manager = RpcPeer(
             connect(*bootstrap.job_manager, bootstrap.secret),
             {
@@ -98,9 +97,7 @@ class JobStandby:
 
     def end(self, reason: str) -> None:
         """Make `run` return. Any thread may call it; the first reason is logged."""
-        if not self._end.is_set():
-            self._reason = reason
-            self._end.set()
+        self._end.wish(reason)
 
     def run(self, up: Callable[[], None]) -> None:
         """Serve until `end` is called; `up` is called when the job manager has registered this standby."""
@@ -113,7 +110,7 @@ class JobStandby:
             up()
             while not self._end.wait(min(HEARTBEAT_INTERVAL_S, bootstrap.config.lease_s / 4)):
                 self._beat()
-            log.info("%s ends: %s", bootstrap.name, self._reason)
+            log.info("%s ends: %s", bootstrap.name, self._end.reason)
         finally:
             self._standby.close()
             self._job_manager.close()

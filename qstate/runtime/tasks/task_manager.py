@@ -33,7 +33,7 @@ from qstate.runtime.control.processes import runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.control.scratch_directory import ScratchDirectory
 from qstate.runtime.control.secure_socket import SecureSocket
-from qstate.runtime.control.started_process import begin_process
+from qstate.runtime.control.started_process import End, begin_process
 from qstate.runtime.control.statistics import counts_of, request_statistics
 from qstate.runtime.control.tracing import configure_tracing
 from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel, channel_name
@@ -66,8 +66,7 @@ class TaskManager:
 
     def __init__(self, bootstrap: Bootstrap) -> None:
         self._bootstrap = bootstrap
-        self._end = threading.Event()
-        self._reason = ""
+        self._end = End()
         self._registry = StateRegistry()
         self._job_manager = RpcPeer(
             connect(*bootstrap.job_manager, bootstrap.secret),
@@ -97,9 +96,7 @@ class TaskManager:
 
     def end(self, reason: str) -> None:
         """Make `run` return. Any thread may call it; the first reason is logged."""
-        if not self._end.is_set():
-            self._reason = reason
-            self._end.set()
+        self._end.wish(reason)
 
     def run(self, up: Callable[[], None]) -> None:
         """Serve until `end` is called; `up` is called when the job manager has registered this task manager."""
@@ -177,7 +174,7 @@ class TaskManager:
             except (OSError, TimeoutError, FencedError) as exc:
                 self.end(f"the lease ran out: {exc}")
                 self._job_manager.close()  # a session that waits for an answer would keep its subtask from closing
-        log.info("task manager %d ends: %s", bootstrap.index, self._reason)
+        log.info("task manager %d ends: %s", bootstrap.index, self._end.reason)
 
     def _close(self, listeners: list[RpcListener]) -> None:
         """Free everything, even when a step fails."""
@@ -251,7 +248,7 @@ class TaskManager:
 
     def _on_hang(self, thread: int, error: JobError) -> None:
         """A thread does not return from the user's function and cannot be interrupted: this process has to end."""
-        if self._end.is_set():
+        if self._end.reason:
             return
         log.error("%s", error)
         channel = self._sessions.get(thread)
@@ -267,8 +264,8 @@ class TaskManager:
 
     def _ping(self) -> None:
         """Answer the job manager's probe after a relay has reported this process as lost. Fails when it is ending."""
-        if self._end.is_set():
-            raise FencedError(f"task manager {self._bootstrap.index} is ending: {self._reason}")
+        if self._end.reason:
+            raise FencedError(f"task manager {self._bootstrap.index} is ending: {self._end.reason}")
 
     # -- endpoints --------------------------------------------------------------------------------------------
 
