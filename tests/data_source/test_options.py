@@ -52,6 +52,7 @@ def test_options_that_do_not_fit(given: dict[str, str], message: str) -> None:
     ("option", "text", "message"),
     [
         ("address", "localhost", "HOST:PORT"),
+        ("address", "localhost:\u0661\u0661", "HOST:PORT"),
         ("fallback", "a:1,b", "HOST:PORT"),
         ("timeout_s", "soon", "number of seconds"),
         ("tls", "perhaps", "true or false"),

@@ -189,7 +189,7 @@ def _addresses(option: str, text: str) -> list[tuple[str, int]]:
     found = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
             raise ConfigError(f"{option} takes HOST:PORT, several separated by commas, got {text!r}")
         found.append((host.strip("[]"), int(port)))
     return found
