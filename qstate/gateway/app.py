@@ -129,7 +129,7 @@ class Gateway:
 
 
 class _Compression(GZipMiddleware):
-    """Compresses for those who ask. Starlette looks for the word only, and takes `gzip;q=0` for a wish, too."""
+    """Compresses for those who ask. Starlette looks for the word only, and compresses for `gzip;q=0`, too."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -56,27 +56,27 @@ def begin_process() -> tuple[Bootstrap, Callable[[], None]]:
 
 
 class End:
-    """The wish that the process ends. Any thread may utter it, and the handler of a signal.
+    """The request to end the process. Any thread may make it, and so may the handler of a signal.
 
-    A `threading.Event` would not do: its lock may be held by the thread that waits, which also runs the handler, and
-    then waits for itself for ever. A `SimpleQueue` can be used by a handler at any moment.
+    A `threading.Event` would not do. The thread that waits may hold its lock when it runs the handler, and would then
+    wait for itself for ever. A handler can use a `SimpleQueue` at any moment.
     """
 
     def __init__(self) -> None:
         #: Why the process ends: the first reason. Empty while it does not.
         self.reason = ""
-        self._wished: SimpleQueue[None] = SimpleQueue()
+        self._requests: SimpleQueue[None] = SimpleQueue()
 
-    def wish(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         """Make the process end."""
         self.reason = self.reason or reason
-        self._wished.put(None)
+        self._requests.put(None)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a wish. False: there is none after the timeout. One thread only."""
+        """Wait for a request. False: there is none after the timeout. One thread only."""
         if not self.reason:
             try:
-                self._wished.get(timeout=timeout_s)
+                self._requests.get(timeout=timeout_s)
             except Empty:
                 return False
         return True

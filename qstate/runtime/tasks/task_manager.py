@@ -96,7 +96,7 @@ class TaskManager:
 
     def end(self, reason: str) -> None:
         """Make `run` return. Any thread may call it; the first reason is logged."""
-        self._end.wish(reason)
+        self._end.request(reason)
 
     def run(self, up: Callable[[], None]) -> None:
         """Serve until `end` is called; `up` is called when the job manager has registered this task manager."""

@@ -13,7 +13,7 @@ import signal
 from qstate.runtime.control.started_process import End
 
 end = End()
-signal.signal(signal.SIGALRM, lambda *_: end.wish("a signal"))
+signal.signal(signal.SIGALRM, lambda *_: end.request("a signal"))
 for _ in range(2000):
     end = End()
     signal.setitimer(signal.ITIMER_REAL, 0.0005)
@@ -31,7 +31,7 @@ def test_a_signal_at_any_moment_of_the_wait_ends_it() -> None:
 def test_the_first_reason_counts() -> None:
     end = End()
     assert not end.wait(0.0)
-    end.wish("one")
-    end.wish("another")
+    end.request("one")
+    end.request("another")
     assert end.wait(0.0) and end.wait(0.0)
     assert end.reason == "one"
