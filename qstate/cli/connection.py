@@ -18,6 +18,7 @@ from typing import Any
 from qstate.cli.profiles import SETTINGS, profile
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError
+from qstate.host.ports import parse_address
 from qstate.runtime.control.auth_token import token_in
 from qstate.setting_values import WORDS, setting_value
 from qstate.tls import ClientTls
@@ -27,7 +28,6 @@ __all__ = [
     "TOKEN_VARIABLE",
     "Connection",
     "add_connection_options",
-    "address_of",
     "client_of",
     "connection_of",
     "inherit",
@@ -147,8 +147,8 @@ def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] 
     if given["token_file"] is not None:
         found.pop("token", None)
     return Connection(
-        proxies=[address_of("proxy", text) for text in found.get("proxy", [DEFAULT_PROXY])],
-        fallback=[address_of("fallback", text) for text in found.get("fallback", [])],
+        proxies=[parse_address("--proxy", text) for text in found.get("proxy", [DEFAULT_PROXY])],
+        fallback=[parse_address("--fallback", text) for text in found.get("fallback", [])],
         timeout_s=found.get("timeout", DEFAULT_TIMEOUT_S),
         token=_token(found),
         tls=_tls(found),
@@ -177,11 +177,3 @@ def _token(found: Mapping[str, Any]) -> str | None:
 def _tls(found: Mapping[str, Any]) -> ClientTls | None:
     given = [found.get(name, "") for name in _TLS]
     return ClientTls(*given) if found.get("tls") or any(given) else None
-
-
-def address_of(setting: str, text: str) -> tuple[str, int]:
-    """The address in a setting. Raises `ConfigError`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-        raise ConfigError(f"--{setting} takes HOST:PORT, as in {DEFAULT_PROXY}, got {text!r}")
-    return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""The ports that a process may listen on: text, numbers, ranges, and iterables of these.
+"""The ports that a process may listen on: text, numbers, ranges, and iterables of these; and the text of an address.
 
 Rules of this module: it checks and converts. It must not open a port. Whatever it is given, it reads at most one entry
 more than there are ports.
@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 from qstate.errors import ConfigError
 
-__all__ = ["PORTS", "Ports", "parse_ports", "ports_text"]
+__all__ = ["PORTS", "Ports", "parse_address", "parse_ports", "ports_text"]
 
 #: How many ports there are, from 0 to 65535, and the most that one list may have.
 PORTS = 65_536
@@ -42,6 +42,17 @@ def parse_ports(ports: Ports) -> list[range]:
     if not found:
         raise ConfigError(f"ports need at least one port; here is no port, got {_shown(ports)}")
     return found
+
+
+def parse_address(setting: str, text: str) -> tuple[str, int]:
+    """The host and the port of text such as "localhost:9069" or "[::1]:9069", which a setting of that name has.
+
+    Raises `ConfigError` for anything else, port 0 included: nobody connects to that.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if not (colon and host and len(port) < 6 and port.isascii() and port.isdecimal() and 0 < int(port) < PORTS):
+        raise ConfigError(f"{setting} takes HOST:PORT, as in localhost:9069, got {text!r:.80}")
+    return host.strip("[]"), int(port)
 
 
 def ports_text(ports: Ports) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
-from qstate.host.ports import PORTS, Ports, parse_ports, ports_text
+from qstate.host.ports import PORTS, Ports, parse_address, parse_ports, ports_text
 from qstate.runtime.serving.endpoint import EndpointOptions
 
 TAKEN: list[tuple[Ports, list[int]]] = [
@@ -89,6 +89,18 @@ def test_everything_else_is_an_error_that_says_what_is_wrong(ports: Any, message
 def test_text_stays_as_it_was_written_and_the_rest_becomes_short_text() -> None:
     assert ports_text(" 9069,9100 - 9200") == " 9069,9100 - 9200"
     assert ports_text([9069, range(9100, 9201), range(3, 8, 2)]) == "9069,9100-9200,3,5,7"
+
+
+@pytest.mark.parametrize("text", ["[::1]:9069", " ::1:9069"])
+def test_address_is_a_host_and_a_port(text: str) -> None:
+    assert parse_address("--proxy", text) == ("::1", 9069)
+
+
+@pytest.mark.parametrize("text", ["", "localhost", ":9069", "h:0", "h:65536", "h:+1", "h:\u0661", "h:" + "9" * 5000])
+def test_text_that_is_no_address_is_refused_with_the_setting(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--proxy takes HOST:PORT, as in localhost:9069, got ") as failure:
+        parse_address("--proxy", text)
+    assert len(str(failure.value)) < 150
 
 
 def test_an_endless_iterable_is_read_no_further_than_there_are_ports() -> None:

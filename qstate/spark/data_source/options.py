@@ -16,6 +16,7 @@ from typing import Any
 from qstate.checkpoint.storage.locations import absolute
 from qstate.config import storage_option
 from qstate.errors import ConfigError
+from qstate.host.ports import parse_address
 from qstate.runtime.control.auth_token import token_in
 from qstate.serializers import MessagePackSerializer
 from qstate.spark.data_source.feed_client import FeedClient
@@ -28,9 +29,9 @@ DEFAULT_ADDRESS = "localhost:9069"
 TOKEN_VARIABLE = "QSTATE_TOKEN"
 STORAGE_PREFIX = "storage."
 _SWITCHES = {"true": True, "false": False}
-_OF_CHANGES = frozenset(("changestartepoch", "changeendepoch", "maxepochspertrigger"))
 #: How options are written that have capitals, which Spark's names of options do not keep.
 _WRITTEN = {one.lower(): one for one in ("readChangeFeed", "changeStartEpoch", "changeEndEpoch", "maxEpochsPerTrigger")}
+_OF_CHANGES = frozenset(_WRITTEN) - {"readchangefeed"}
 _OF_ROWS = frozenset(("keys", "prefix", "namespace"))
 _SECRETS = ("token", "auth_token", "password")
 
@@ -186,10 +187,4 @@ def _names(options: Iterable[str]) -> str:
 
 
 def _addresses(option: str, text: str) -> list[tuple[str, int]]:
-    found = []
-    for part in text.split(","):
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-            raise ConfigError(f"{option} takes HOST:PORT, several separated by commas, got {text!r}")
-        found.append((host.strip("[]"), int(port)))
-    return found
+    return [parse_address(option, part) for part in text.split(",")]
