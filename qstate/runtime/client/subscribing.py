@@ -49,6 +49,7 @@ from qstate.runtime.client.operations import GetOperation, LearnOperation, Links
 from qstate.runtime.client.owner_operations import PollOperation, ScanOperation
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscriptions import (
+    OF_OTHER_KEYS,
     ChangeBatch,
     ChangeKind,
     Place,
@@ -335,7 +336,7 @@ class Subscribing:
         of_keys = set(range(groups)) if wanted is None else {key_group(key, groups) for key in wanted}
         found = {group for one in self._ranges for group in range(one.start, min(one.stop, groups))}
         if not (self._wanted.parts or of_keys <= found):
-            raise ConfigError("the token is of a subscription to other keys: subscribe to these without it")
+            raise ConfigError(OF_OTHER_KEYS)
         if wanted is not None:
             for one in self._ranges:
                 inside = [group for group in of_keys if one.start <= group < one.stop]

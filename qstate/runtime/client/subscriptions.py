@@ -31,6 +31,7 @@ from qstate.views import ReadOnlyState, ViewMaker
 __all__ = [
     "DEFAULT_PATIENCE_S",
     "DEFAULT_PROGRESS_S",
+    "OF_OTHER_KEYS",
     "ChangeBatch",
     "ChangeKind",
     "Place",
@@ -48,6 +49,8 @@ DEFAULT_PATIENCE_S = 60.0
 #: A proxy tries so long to read the keys of a snapshot whose owner is missing.
 SNAPSHOT_WAIT_MS = 500
 _LARGEST = (1 << 63) - 1
+#: What is said of a token whose subscription selected something else.
+OF_OTHER_KEYS = "the token is of a subscription to other keys: subscribe to these without it"
 
 
 class ChangeKind(Enum):
@@ -331,7 +334,7 @@ def wanted_of(
     check_timeout(timeout_s)
     found = Wanted(*names, namespaces, wanted, prefix, begin, progress_s, patience_s, timeout_s)
     if begin is not None and begin.selection not in (None, found.selection):
-        raise ConfigError("the token is of a subscription to other keys: subscribe to these without it")
+        raise ConfigError(OF_OTHER_KEYS)
     return found
 
 
