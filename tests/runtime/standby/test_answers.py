@@ -188,7 +188,7 @@ def test_failures_have_the_codes_that_a_job_gives_them(job_of: JobOf, standby_of
 def test_a_configured_token_is_required(job_of: JobOf, standby_of: StandbyOf) -> None:
     feed(job_of(Totals()), 0)
     standby = standby_of(auth_token="open sesame")
-    with QueryableStateClient(*standby.address) as client, pytest.raises(Unauthenticated):
+    with QueryableStateClient(*standby.address, timeout_s=2.0) as client, pytest.raises(Unauthenticated):
         client.get(JOB, "totalAmount", KEYS[0], isolation="committed")
     with QueryableStateClient(*standby.address, token="open sesame") as client:
         assert client.get(JOB, "totalAmount", KEYS[0], isolation="committed").get() == 1
