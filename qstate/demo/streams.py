@@ -158,17 +158,20 @@ def _write(result: DataFrame, name: str, directory: Path, checkpoints: Path, tri
 
 #: The name of an error of qstate in Spark's report, after Spark's own text.
 _OURS = "qstate.errors."
+#: A traceback of Python, and its error.
+_PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(.+)")
 
 
 def cause_of(report: str) -> str:
-    """The error of qstate in Spark's long report of a failed query, as one line.
+    """The error of qstate in Spark's long report of a failed query, as one line; without one, that of Python or Spark.
 
     A task manager that cannot start has said why in its log, whose end is part of that error.
     """
     lines = [line.strip() for line in report.splitlines()]
     ours = [number for number, line in enumerate(lines) if _OURS in line]
     if not ours:
-        return next(filter(None, lines), "Spark gives no reason")
+        python = _PYTHON_ERROR.search(report)
+        return python.group(1) if python else next(filter(None, lines), "Spark gives no reason")
     line, *rest = lines[ours[-1] :]
     logged = [found.group(1) for line in takewhile(bool, rest) if (found := re.search(r" ERROR \S+: (.+)", line))]
     return logged[-1] if logged else line.rpartition(_OURS)[2]

@@ -39,6 +39,15 @@ qstate.errors.JobError: a task manager ended as it started; its log ends with:
 2026-11-20 13:38:57,000 ERROR nothing: of ours
 """
 
+FAILED_WORKER = """
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "worker.py", line 2, in main
+    read(
+  File "serializers.py", line 10, in read
+EOFError: the reason
+ SQLSTATE: 38000
+"""
+
 Start = Callable[..., tuple[Streams, QueryableStateClient]]
 
 
@@ -155,4 +164,5 @@ def test_cause_is_the_last_error_in_the_task_managers_log() -> None:
 def test_cause_without_a_log_is_a_qstate_error_or_the_first_line() -> None:
     assert cause_of("a\nqstate.errors.JobError: the reason\nb") == "JobError: the reason"
     assert cause_of("\n  a line of Spark\nanother") == "a line of Spark"
+    assert cause_of(FAILED_WORKER) == "EOFError: the reason"
     assert cause_of("") == "Spark gives no reason"
