@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from qstate.cli.connection import add_connection_options, connection_of
-from qstate.errors import InstallationError
+from qstate.errors import ConfigError, InstallationError
 from qstate.host.log_lines import FORMS, LogLines, configure_logs
 from qstate.installation import DISTRIBUTION
 from qstate.tls import ServerTls
@@ -82,6 +82,12 @@ def _add_security(gateway: argparse.ArgumentParser) -> None:
     )
 
 
+def _tls_of(arguments: argparse.Namespace) -> ServerTls | None:
+    if arguments.key and not arguments.certificate:
+        raise ConfigError("--key is the key of a certificate: give --certificate, too")
+    return ServerTls(arguments.certificate, arguments.key) if arguments.certificate else None
+
+
 def _gateway(arguments: argparse.Namespace) -> int:
     try:
         settings_module = import_module("qstate.gateway.settings")
@@ -96,7 +102,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
         job_metrics=arguments.job_metrics,
         host=arguments.host,
         ports=arguments.port,
-        tls=ServerTls(arguments.certificate, arguments.key) if arguments.certificate else None,
+        tls=_tls_of(arguments),
         upstream_tls=upstream.tls,
         allow_open_query_port=arguments.allow_open_query_port,
         allow_token_without_tls=upstream.allow_token_without_tls,

@@ -173,7 +173,7 @@ def token_of(request: HTTPConnection) -> bytes | None:
     if given is None:
         return _token_of_protocols(request)
     scheme, _, token = given.partition(" ")
-    data = token.strip().encode("latin-1")
+    data = token.encode("latin-1").strip()
     if scheme.lower() != "bearer" or not 0 < len(data) <= MAX_TOKEN:
         raise ConfigError(f"the header Authorization must be: Bearer TOKEN, with a token of at most {MAX_TOKEN} bytes")
     return data

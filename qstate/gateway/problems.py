@@ -1,11 +1,12 @@
 """Failures as HTTP answers: the status of each failure code, and problem details as of RFC 9457.
 
 Rules of this module: errors in, JSON types out. What a caller need not know about the network behind the gateway is
-left out.
+left out, and is in the log.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,9 +28,12 @@ from qstate.errors import (
     ShuttingDown,
     UnsupportedQuery,
 )
+from qstate.host.line_limit import limited
 from qstate.values.text_forms import printable
 
 __all__ = ["MEDIA_TYPE", "STATUS", "Problem", "answer_to", "problem_of"]
+
+log = limited(logging.getLogger(__name__))
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -68,6 +72,8 @@ def problem_of(error: Exception) -> Problem:
     failure = _failure_of(error)
     code = failure.code
     hidden = code in _OF_THE_NETWORK
+    if hidden:
+        log.warning("the query port cannot be used: %s", failure)
     return {
         "type": f"urn:qstate:failure:{code.name.lower()}",
         "title": failure.template,

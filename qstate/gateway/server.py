@@ -41,6 +41,8 @@ UNREAD_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 60
 #: How long a shutdown waits for answers that are being sent.
 SHUTDOWN_S = 10
+#: How long requests may still wait for the query port then. Uvicorn would cancel them, without an answer.
+REQUESTS_S = 8.0
 #: What a caller sends over a WebSocket is read and ignored.
 MOST_MESSAGE_BYTES = 4096
 #: How often it looks for renewed certificates, its own and that of its clients.
@@ -164,6 +166,12 @@ class _WebSocket(_Bounded, WebSocketsSansIOProtocol):
 
     left: Any = staticmethod(lambda: None)
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            # It was refused. Uvicorn takes the handshake for forgotten otherwise, and logs an error.
+            self.handshake_complete = True
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._read_again()
         self.left()
@@ -211,7 +219,7 @@ class GatewayServer(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `should_exit`. Raises `ConfigError` if it must not serve this query port."""
         try:
-            await self._gateway.upstream.check_guarded()
+            await self._gateway.upstream.guard.check()
         except QueryError as exc:
             log.warning("the query port does not answer yet: %s", exc)
         except ConfigError:
@@ -230,6 +238,14 @@ class GatewayServer(uvicorn.Server):
                 await asyncio.to_thread(tls.renew)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Streams end first: uvicorn waits for them."""
+        """Streams end first: uvicorn waits for them. Requests that wait for long are answered that it ends."""
         await self._gateway.feeds.close()
-        await super().shutdown(sockets)
+        ending = asyncio.create_task(self._end_requests())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_requests(self) -> None:
+        await asyncio.sleep(REQUESTS_S)
+        await self._gateway.upstream.close()

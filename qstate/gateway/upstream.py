@@ -1,4 +1,4 @@
-"""The clients that ask the query port: one for each token of the gateway's callers.
+"""The clients that ask the query port, one for each token of the gateway's callers, and the check that it asks for one.
 
 Rules of this module: a caller's token goes to the query port as it is, and only with that caller's requests. So the
 query port decides about each of them, and a caller gets no right through the gateway that it has not without it.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from qstate.client import AsyncQueryableStateClient
-from qstate.errors import ConfigError, Forbidden, Overloaded, Unauthenticated, WrongKeyType
+from qstate.errors import ConfigError, Forbidden, Overloaded, QueryError, Unauthenticated, WrongKeyType
 from qstate.gateway.settings import GatewaySettings
 from qstate.host.line_limit import limited
 from qstate.values.text_forms import StateTypes
 
-__all__ = ["Caller", "Upstream"]
+__all__ = ["Caller", "PortGuard", "Upstream"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -30,6 +32,8 @@ MOST_CONNECTING = 64
 #: How long the types of a state are taken as known. A get with keys of other types shows that they are not.
 TYPES_S = 10.0
 MOST_TYPES = 4096
+#: How long a refusal counts for callers with a new token, and for those whose token the query port has accepted.
+NEW_S, KNOWN_S = 1.0, 10.0
 
 
 class Caller:
@@ -57,6 +61,73 @@ class Caller:
         self._types.clear()
 
 
+class PortGuard:
+    """Checks that the query port asks for tokens, as a gateway beyond loopback wants it to.
+
+    It looks again and again: a port may be replaced by an open one, and rules may be given to the gateway itself.
+
+    `connect` makes a client without a token. Where the port need not ask for tokens (`needed` is False), all checks
+    pass. Use it in one event loop.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[AsyncQueryableStateClient]], *, needed: bool) -> None:
+        self._connect = connect
+        self._needed = needed
+        #: When the port refused last; minus infinity before, and once it has not.
+        self._refused_at = -math.inf
+        self._looking = asyncio.Lock()
+        self._in_background: asyncio.Task[None] | None = None
+
+    async def check(self, *, known: bool = False) -> None:
+        """Raise `ConfigError` if the port lets the gateway in, and the `QueryError` of a port that was never reached.
+
+        For callers with a `known` token, a port that refused once is looked at in the background.
+        """
+        if not self._needed or self._is_fresh(KNOWN_S if known else NEW_S):
+            return
+        if not known or self._refused_at == -math.inf:
+            await self._look()
+        elif self._in_background is None or self._in_background.done():
+            self._in_background = asyncio.create_task(self._look_for_the_log())
+
+    async def close(self) -> None:
+        """End a look that is under way. Idempotent."""
+        if self._in_background is not None:
+            self._in_background.cancel()
+            await asyncio.gather(self._in_background, return_exceptions=True)
+
+    def _is_fresh(self, seconds: float) -> bool:
+        return time.monotonic() - self._refused_at < seconds
+
+    async def _look(self) -> None:
+        async with self._looking:
+            if self._is_fresh(NEW_S):
+                return
+            try:
+                client = await self._connect()
+            except Unauthenticated:
+                self._refused_at = time.monotonic()
+                return
+            except QueryError:
+                if self._refused_at == -math.inf:
+                    raise
+                return  # nobody is let in by a port that does not answer
+            self._refused_at = -math.inf
+            await client.close()
+            raise ConfigError(
+                "the query port lets the gateway in without a token, so everybody who reaches the gateway could read "
+                "what the gateway may: let the job ask for tokens, show it a certificate that is no principal's, or "
+                "give the gateway --allow-open-query-port"
+            )
+
+    async def _look_for_the_log(self) -> None:
+        with suppress(QueryError):
+            try:
+                await self._look()
+            except ConfigError as exc:
+                log.error("%s", exc)
+
+
 class Upstream:
     """All clients of a gateway. Use it in one event loop; close it."""
 
@@ -65,8 +136,8 @@ class Upstream:
         self._callers: OrderedDict[bytes | None, Caller] = OrderedDict()
         self._connecting: dict[bytes | None, asyncio.Task[Caller]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        #: Whether the query port is known to ask for tokens, or need not.
-        self._guarded = settings.is_local or settings.allow_open_query_port
+        needed = not (settings.is_local or settings.allow_open_query_port)
+        self.guard = PortGuard(partial(self._connect, None), needed=needed)
 
     @asynccontextmanager
     async def caller(self, token: bytes | None) -> AsyncIterator[Caller]:
@@ -130,28 +201,14 @@ class Upstream:
         if token is not None and not self._settings.passes_tokens:
             raise Forbidden(reason="this gateway passes no tokens on, because it reaches the query port without TLS")
         try:
-            await self.check_guarded()
+            await self.guard.check(known=token in self._callers)
         except ConfigError as exc:
             log.error("%s", exc)
             raise Forbidden(reason="this gateway serves no one, because its query port asks for no token") from exc
 
-    async def check_guarded(self) -> None:
-        """Raise `ConfigError` if a gateway beyond loopback would serve a query port that asks for no token."""
-        if self._guarded:
-            return
-        try:
-            client = await self._connect(None)
-        except Unauthenticated:
-            self._guarded = True
-            return
-        await client.close()
-        raise ConfigError(
-            "the query port lets the gateway in without a token, so everybody who reaches the gateway could read all "
-            "state: let the job ask for a token, or give the gateway --allow-open-query-port"
-        )
-
     async def close(self) -> None:
         """Close every client. Idempotent."""
+        await self.guard.close()
         for connecting in list(self._connecting.values()):
             connecting.cancel()
         callers, self._callers = list(self._callers.values()), OrderedDict()

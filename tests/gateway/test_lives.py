@@ -14,10 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from qstate.gateway import server
 from tests.gateway.event_stream import events_in, stream
 from tests.gateway.page.served import TEMPERATURE, Served, ServedJob
 from tests.gateway.running_gateway import STATE, RunningGateway, running_gateway
 from tests.project.served_job import serve_history
+from tests.runtime.job.running_job import Background
 from tests.runtime.serving.feeds import History, put
 from tests.runtime.serving.raw_client import wait_until
 
@@ -45,6 +47,22 @@ def _answers(url: str) -> bool:
         return httpx.get(f"{url}/healthz").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_the_end_of_the_gateway_answers_requests_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "REQUESTS_S", 0.1)
+    with serve_history(tmp_path, job="nyc") as (proxy, _):
+        gateway = RunningGateway(proxy)
+        demand = "key=JFK&isolation=committed&min_epoch=99&wait=20&timeout=20"
+        waiting = Background(lambda: httpx.get(f"{gateway.url}{STATE}/value?{demand}", timeout=30))
+        wait_until(lambda: gateway.server.server_state.connections, "the request")
+        assert not waiting.ended(0.5)
+        gateway.stop()
+        answer = waiting.result()
+    assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "SHUTTING_DOWN", "1")
+    assert "Traceback" not in caplog.text
 
 
 def test_the_end_of_the_gateway_ends_streams_with_a_time_to_come_back(tmp_path: Path) -> None:

@@ -114,6 +114,33 @@ def test_a_query_port_that_opens_later_is_not_served_either(tmp_path: Path) -> N
     assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
 
 
+def test_a_query_port_that_is_replaced_by_an_open_one_is_served_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "NEW_S", 0.0)
+    monkeypatch.setattr(upstream, "KNOWN_S", 0.0)
+    with serve(tmp_path / "before", token=b"secret") as (host, port):
+        gateway = RunningGateway((host, port), host="0.0.0.0", allow_token_without_tls=True)
+        url = f"http://127.0.0.1:{gateway.port}/v1/jobs"
+        assert httpx.get(url, headers=bearer("secret")).status_code == 200
+    try:
+        with serve(tmp_path / "after", ports=f"{port},0"):
+            for headers in ({}, bearer("another")):
+                answer = httpx.get(url, headers=headers, timeout=20)
+                assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+            # A token that was accepted before is refused soon.
+            wait_until(lambda: httpx.get(url, headers=bearer("secret")).status_code == 403, "the refusal")
+    finally:
+        gateway.stop()
+
+
+def test_a_token_may_end_in_any_byte(tmp_path: Path) -> None:
+    token = "voil\u00e0"
+    with serve(tmp_path, token=token.encode()) as proxy, running_gateway(proxy) as gateway:
+        answer = httpx.get(f"{gateway.url}/v1/jobs", headers={b"Authorization": b"Bearer " + token.encode()})
+        assert answer.status_code == 200
+
+
 def test_beyond_loopback_the_gateway_must_have_no_rights_by_its_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     rules = READER.format(name="gateway", right="read", digest="0" * 64)
@@ -200,6 +227,7 @@ def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path, monkeyp
         ("--max-connections-per-address -1", "max_connections_per_address"),
         ("--job-metrics nowhere", "metrics"),
         ("--proxy nowhere", "HOST:PORT"),
+        ("--key nowhere", "give --certificate"),
     ],
 )
 def test_a_mistake_of_the_command_line_is_one_line(

@@ -43,13 +43,14 @@ def test_each_event_is_a_message(history: Served) -> None:
         assert message(socket)["data"]["epoch"] == 3
 
 
-def test_a_stream_that_cannot_begin_refuses_the_handshake(history: Served) -> None:
+def test_a_stream_that_cannot_begin_refuses_the_handshake(history: Served, caplog: pytest.LogCaptureFixture) -> None:
     paths = ("/v1/jobs/nyc/states/other/changes", f"{STATE}/changes?after=x", f"{STATE}/changes?key=%ff")
     for path, status in zip(paths, (404, 400, 400), strict=True):
         with pytest.raises(InvalidStatus) as refused:
             socket_to(history[0], path)
         assert refused.value.response.status_code == status
         assert json.loads(refused.value.response.body or b"")["status"] == status
+    assert "handshake" not in caplog.text
 
 
 def test_what_a_caller_says_is_ignored_and_bounded(history: Served) -> None:
