@@ -121,7 +121,12 @@ def _add_tls(options: Any) -> None:
 
 
 def inherit(arguments: argparse.Namespace, session: argparse.Namespace) -> None:
-    """Take the connection options of a session that the arguments of a command do not have."""
+    """Take the connection options of a session that the arguments of a command do not have.
+
+    A profile in the arguments stands for all of them.
+    """
+    if getattr(arguments, "profile", None) is not None:
+        return
     for name in ("profile", *SETTINGS):
         if getattr(arguments, name, None) is None:
             setattr(arguments, name, getattr(session, name, None))
@@ -140,7 +145,7 @@ def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] 
         if name not in found and environment.get(f"{PREFIX}{name.upper()}"):
             found[name] = _of_environment(name, environment[f"{PREFIX}{name.upper()}"])
     own = dict(profile(getattr(arguments, "profile", None) or environment.get(PROFILE_VARIABLE) or None))
-    if "proxy" in found or {"token", "token_file"} & found.keys():
+    if {"proxy", "fallback", "token", "token_file"} & found.keys():
         own.pop("token", None)
         own.pop("token_file", None)
     found = {**own, **found}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qstate.cli import main as cli
-from qstate.cli.connection import connection_of
+from qstate.cli.connection import connection_of, inherit
 from qstate.cli.profiles import SETTINGS
 from qstate.errors import ConfigError
 from tests.cli.test_command_line import assert_one_line_error, run
@@ -71,7 +71,21 @@ def test_a_profile_s_token_goes_to_its_own_proxies_only(config: Path) -> None:
     assert connection_of(arguments(), {}).token == TOKEN
     assert connection_of(arguments(proxy=["elsewhere:1"]), {}).token is None
     assert connection_of(arguments(), {"QSTATE_PROXY": "elsewhere:1"}).token is None
+    assert connection_of(arguments(fallback=["elsewhere:1"]), {}).token is None
+    assert connection_of(arguments(), {"QSTATE_FALLBACK": "elsewhere:1"}).token is None
     assert connection_of(arguments(), {"QSTATE_TOKEN": "other"}).token == "other"
+
+
+def test_a_profile_of_a_line_replaces_what_a_session_has(config: Path) -> None:
+    write(config, f'[payments]\nproxy = "payments:1"\ntoken = "{TOKEN}"\n')
+    session = arguments(proxy=["session:1"], token_file="session.token", timeout=3.0)
+    line = arguments(profile="payments")
+    inherit(line, session)
+    found = connection_of(line, {})
+    assert (found.proxies, found.token) == ([("payments", 1)], TOKEN)
+    line = arguments()
+    inherit(line, session)
+    assert (line.proxy, line.token_file) == (["session:1"], "session.token")
 
 
 def test_no_connection_shows_its_token(config: Path) -> None:
