@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from qstate.cli.connection import add_connection_options, client_of
@@ -81,8 +82,13 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def state_types_of(client: QueryableStateClient, job: str, state: str) -> StateTypes:
-    """The types of a state's keys and namespaces. Raises `UnknownState`, and `ConfigError` for newer types of keys."""
+    """The types of a state's keys and namespaces.
+
+    Raises `UnknownState`, `Forbidden` for a state that this client may not see, and `ConfigError` for newer types.
+    """
     states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
     if state not in states:
+        with suppress(UnknownState):
+            client.locate(job, state)  # the list has no state that is forbidden
         raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
     return StateTypes.of(states[state])

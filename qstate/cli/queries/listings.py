@@ -16,7 +16,7 @@ from qstate.cli.output.tables import table
 from qstate.cli.output.terminal import say
 from qstate.cli.parsing import Chosen, add_target
 from qstate.client import QueryableStateClient
-from qstate.errors import UnsupportedQuery
+from qstate.errors import Forbidden, UnsupportedQuery
 from qstate.keys import KeyGroupRange
 from qstate.runtime.client.arguments import check_name
 
@@ -109,11 +109,15 @@ def _describe(arguments: argparse.Namespace) -> int:
     return SUCCESS
 
 
-def _count(client: QueryableStateClient, job: str, state: str) -> int:
+def _count(client: QueryableStateClient, job: str, state: str) -> int | None:
+    """How many keys there are, None for a client that may not read them."""
     try:
-        return client.count(job, state)
-    except UnsupportedQuery:  # of a standby, which has committed state only
-        return client.count(job, state, isolation="committed")
+        try:
+            return client.count(job, state)
+        except UnsupportedQuery:  # of a standby, which has committed state only
+            return client.count(job, state, isolation="committed")
+    except Forbidden:
+        return None
 
 
 def _description(client: QueryableStateClient, arguments: argparse.Namespace) -> dict[str, Any]:
