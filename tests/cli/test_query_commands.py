@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,26 @@ def test_value_of_every_kind_is_printed(proxy: str, state: str) -> None:
     answer = run("get", "nyc", state, "JFK", "--proxy", proxy, "--format", "json")
     assert (answer.returncode, answer.stderr) == (cli.SUCCESS, "")
     assert json.loads(answer.stdout) == CONTENTS[state][None]["JFK"]
+
+
+def test_what_a_token_may_not_do_is_said(tmp_path: Path) -> None:
+    rules = f"""
+        [principals.one]
+        tokens = ["{sha256(b"one").hexdigest()}"]
+        [[principals.one.grants]]
+        rights = ["describe"]
+        jobs = ["nyc"]
+        states = ["visits"]
+    """
+    (tmp_path / "access.toml").write_text(rules)
+    with serve(tmp_path, access_file=str(tmp_path / "access.toml"), peer_token=b"proxies") as (host, port):
+        settings = {"QSTATE_PROXY": f"{host}:{port}", "QSTATE_TOKEN": "one"}
+        described = run("describe", "nyc", "visits", "--format", "json", **settings)
+        assert (described.returncode, described.stderr) == (cli.SUCCESS, "")
+        assert json.loads(described.stdout)["keys"] is None
+        for command in ("get", "watch"):
+            answer = run(command, "nyc", "lastTemperature", "JFK", **settings)
+            assert_one_line_error(answer, "rules do not permit this", "lastTemperature")
 
 
 def test_another_proxy_is_asked_when_one_does_not_answer(proxy: str) -> None:

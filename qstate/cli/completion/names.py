@@ -19,7 +19,7 @@ from qstate.cli.output.formats import text_of
 from qstate.cli.profiles import profile_names
 from qstate.cli.queries.get import state_types_of
 from qstate.client import QueryableStateClient
-from qstate.errors import QStateError
+from qstate.errors import QStateError, UnsupportedQuery
 from qstate.installation import FEATURES
 from qstate.keys import Column, ColumnType
 from qstate.values.text_forms import key_form, parse_columns
@@ -97,10 +97,18 @@ def _keys(client: QueryableStateClient, given: argparse.Namespace, incomplete: s
     if len(before) >= len(types):
         return []
     prefix = _prefix(before, types, incomplete)
-    with client.scan(given.job, given.state, prefix, limit=MOST_KEYS, values=False) as scan:
-        forms = [key_form(entry.key) for entry in islice(scan, MOST_KEYS)]
+    try:
+        forms = _forms(client, given, prefix, "live")
+    except UnsupportedQuery:  # of a standby, which has committed state only
+        forms = _forms(client, given, prefix, "committed")
     columns = (form[len(before)] if isinstance(form, list) else form for form in forms)
     return [Candidate(text) for text in sorted(set(map(text_of, columns)))]
+
+
+def _forms(client: QueryableStateClient, given: argparse.Namespace, prefix: Any, isolation: str) -> list[Any]:
+    options: dict[str, Any] = {"limit": MOST_KEYS, "values": False, "isolation": isolation}
+    with client.scan(given.job, given.state, prefix, **options) as scan:
+        return [key_form(entry.key) for entry in islice(scan, MOST_KEYS)]
 
 
 def _prefix(before: list[str], types: list[ColumnType], incomplete: str) -> Any:

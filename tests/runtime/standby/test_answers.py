@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import write_savepoint
+from qstate.cli.completion import names
 from qstate.client import QueryableStateClient
 from qstate.errors import (
     EpochNotReached,
@@ -152,6 +154,17 @@ def test_describe_counts_the_committed_keys_of_a_standby(job_of: JobOf, standby_
     answer = run("describe", JOB, "totalAmount", "--format", "json", "--proxy", f"{host}:{port}")
     assert (answer.returncode, answer.stderr) == (0, "")
     assert json.loads(answer.stdout)["keys"] == len(scanned((host, port), "totalAmount")) > 0
+
+
+def test_keys_of_a_standby_complete_a_command(
+    job_of: JobOf, standby_of: StandbyOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "PATIENCE_S", 20.0)
+    feed(job_of(Totals()), 0)
+    host, port = standby_of().address
+    given = Namespace(profile=None, proxy=[f"{host}:{port}"], job=JOB, state="totalAmount")
+    found = {one.text for one in names.LiveNames(keys=True).of("KEY", given, "")}
+    assert found and found <= {str(key) for key in KEYS}
 
 
 def test_aggregating_state_needs_its_function(job_of: JobOf, standby_of: StandbyOf) -> None:
