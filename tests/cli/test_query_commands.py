@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate.cli import main as cli
+from qstate.cli.shell.session import Session
 from qstate.errors import ConfigError, WrongKeyType
 from qstate.keys import ColumnType, check_key
 from qstate.tls import ServerTls
@@ -54,7 +56,9 @@ def test_value_of_every_kind_is_printed(proxy: str, state: str) -> None:
     assert json.loads(answer.stdout) == CONTENTS[state][None]["JFK"]
 
 
-def test_what_a_token_may_not_do_is_said(tmp_path: Path) -> None:
+def test_what_a_token_may_not_do_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rules = f"""
         [principals.one]
         tokens = ["{sha256(b"one").hexdigest()}"]
@@ -72,6 +76,10 @@ def test_what_a_token_may_not_do_is_said(tmp_path: Path) -> None:
         for command in ("get", "watch"):
             answer = run(command, "nyc", "lastTemperature", "JFK", **settings)
             assert_one_line_error(answer, "rules do not permit this", "lastTemperature")
+        monkeypatch.setenv("QSTATE_TOKEN", "one")
+        shell = Session(cli._parser, cli.run, Namespace(profile=None, proxy=[f"{host}:{port}"]))
+        shell.execute("use nyc lastTemperature")
+        assert "rules do not permit this" in capsys.readouterr().err
 
 
 def test_another_proxy_is_asked_when_one_does_not_answer(proxy: str) -> None:

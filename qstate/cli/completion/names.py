@@ -17,9 +17,9 @@ from qstate.cli.completion.engine import Candidate
 from qstate.cli.connection import connection_of
 from qstate.cli.output.formats import text_of
 from qstate.cli.profiles import profile_names
-from qstate.cli.queries.get import state_types_of
+from qstate.cli.queries.get import live_or_committed, state_types_of
 from qstate.client import QueryableStateClient
-from qstate.errors import QStateError, UnsupportedQuery
+from qstate.errors import QStateError
 from qstate.installation import FEATURES
 from qstate.keys import Column, ColumnType
 from qstate.values.text_forms import key_form, parse_columns
@@ -97,10 +97,7 @@ def _keys(client: QueryableStateClient, given: argparse.Namespace, incomplete: s
     if len(before) >= len(types):
         return []
     prefix = _prefix(before, types, incomplete)
-    try:
-        forms = _forms(client, given, prefix, "live")
-    except UnsupportedQuery:  # of a standby, which has committed state only
-        forms = _forms(client, given, prefix, "committed")
+    forms = live_or_committed(lambda isolation: _forms(client, given, prefix, isolation))
     columns = (form[len(before)] if isinstance(form, list) else form for form in forms)
     return [Candidate(text) for text in sorted(set(map(text_of, columns)))]
 

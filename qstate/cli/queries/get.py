@@ -6,20 +6,22 @@ Rules of this module: arguments in, client calls, text out. It must not know the
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from qstate.cli.connection import add_connection_options, client_of
 from qstate.cli.output.formats import CSV, JSON, JSONL, TABLE, Printer, add_format, print_value
 from qstate.cli.parsing import Chosen, add_target
 from qstate.cli.queries.value_parts import add_part_options, value_of
 from qstate.client import QueryableStateClient
-from qstate.errors import UnknownState
+from qstate.errors import UnknownState, UnsupportedQuery
 from qstate.runtime.client.arguments import check_name, demands
 from qstate.values.text_forms import StateTypes, parse_key, parse_namespace, printable
 
-__all__ = ["add_get_command", "add_isolation", "state_types_of"]
+__all__ = ["add_get_command", "add_isolation", "listed", "live_or_committed", "state_types_of"]
+
+Result = TypeVar("Result")
 
 FOUND, NOT_FOUND = 0, 1
 
@@ -82,13 +84,23 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def state_types_of(client: QueryableStateClient, job: str, state: str) -> StateTypes:
-    """The types of a state's keys and namespaces.
+    """The types of a state's keys and namespaces. Raises what `listed` raises, and `ConfigError` for newer types."""
+    return StateTypes.of(listed(client, job, state))
 
-    Raises `UnknownState`, `Forbidden` for a state that this client may not see, and `ConfigError` for newer types.
-    """
+
+def listed(client: QueryableStateClient, job: str, state: str) -> Mapping[str, Any]:
+    """A state's entry in the list of states. Raises `UnknownState`, and `Forbidden` if this client may not see it."""
     states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
     if state not in states:
         with suppress(UnknownState):
             client.locate(job, state)  # the list has no state that is forbidden
         raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
-    return StateTypes.of(states[state])
+    return states[state]
+
+
+def live_or_committed(ask: Callable[[str], Result]) -> Result:
+    """What `ask(isolation)` gives: about live state, or of a standby, which has none, about committed state."""
+    try:
+        return ask("live")
+    except UnsupportedQuery:
+        return ask("committed")

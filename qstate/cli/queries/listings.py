@@ -15,8 +15,9 @@ from qstate.cli.output.formats import CSV, JSON, JSONL, TABLE, Printer, add_form
 from qstate.cli.output.tables import table
 from qstate.cli.output.terminal import say
 from qstate.cli.parsing import Chosen, add_target
+from qstate.cli.queries.get import live_or_committed
 from qstate.client import QueryableStateClient
-from qstate.errors import Forbidden, UnsupportedQuery
+from qstate.errors import Forbidden
 from qstate.keys import KeyGroupRange
 from qstate.runtime.client.arguments import check_name
 
@@ -112,10 +113,7 @@ def _describe(arguments: argparse.Namespace) -> int:
 def _count(client: QueryableStateClient, job: str, state: str) -> int | None:
     """How many keys there are, None for a client that may not read them."""
     try:
-        try:
-            return client.count(job, state)
-        except UnsupportedQuery:  # of a standby, which has committed state only
-            return client.count(job, state, isolation="committed")
+        return live_or_committed(lambda isolation: client.count(job, state, isolation=isolation))
     except Forbidden:
         return None
 

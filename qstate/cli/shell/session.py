@@ -15,7 +15,7 @@ from typing import Any
 from qstate.cli.connection import client_of, inherit
 from qstate.cli.output.terminal import shown
 from qstate.cli.parsing import NOTHING_CHOSEN, Chosen, Parser
-from qstate.errors import UnknownState
+from qstate.cli.queries.get import listed
 
 __all__ = ["Build", "Session"]
 
@@ -81,9 +81,10 @@ class Session:
         chosen = Chosen(arguments.use_job, arguments.use_state)
         if chosen.job is not None:
             with client_of(self._connection) as client:
-                states = {str(state["name"]) for state in client.states(chosen.job)}
-            if chosen.state is not None and chosen.state not in states:
-                raise UnknownState(job=chosen.job, state=chosen.state, states=", ".join(sorted(states)))
+                if chosen.state is not None:
+                    listed(client, chosen.job, chosen.state)
+                else:
+                    client.states(chosen.job)  # fails for an unknown job
         self.chosen = chosen
         self.parser = self._build(chosen, self._add_own)
         return SUCCESS
