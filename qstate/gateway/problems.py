@@ -31,7 +31,7 @@ from qstate.errors import (
 from qstate.host.line_limit import limited
 from qstate.values.text_forms import printable
 
-__all__ = ["MEDIA_TYPE", "STATUS", "Problem", "answer_to", "problem_of"]
+__all__ = ["MEDIA_TYPE", "STATUS", "Problem", "answer_to", "problem_of", "status_of"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -65,6 +65,11 @@ STATUS: Mapping[FailureCode, int] = {
 _OF_THE_NETWORK = (FailureCode.UNAVAILABLE, FailureCode.TLS_FAILED, FailureCode.VERSION_MISMATCH)
 
 Problem = dict[str, Any]
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of an error."""
+    return STATUS[_failure_of(error).code]
 
 
 def problem_of(error: Exception) -> Problem:

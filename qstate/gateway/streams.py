@@ -23,7 +23,7 @@ from qstate.gateway.feeds import Feeds, Reader, Selection
 from qstate.gateway.guards import Places, address_of
 from qstate.gateway.metrics import GatewayMetrics
 from qstate.gateway.parameters import MOST_KEYS, Parameters, name_of, token_of
-from qstate.gateway.problems import answer_to, problem_of
+from qstate.gateway.problems import answer_to, status_of
 from qstate.gateway.upstream import Upstream
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key
 from qstate.runtime.client.subscriptions import Place, Span, place_in
@@ -105,7 +105,7 @@ class Streams:
         if event.error is None:
             return 1012
         await socket.send_text(event.message)
-        status = problem_of(event.error)["status"]
+        status = status_of(event.error)
         return LATER if status == 503 else POLICY if status < 500 else FAILED
 
     async def _begin(self, request: HTTPConnection) -> tuple[Reader, Event | None]:

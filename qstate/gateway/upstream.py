@@ -111,7 +111,7 @@ class PortGuard:
             except QueryError:
                 if self._refused_at == -math.inf:
                     raise
-                return  # nobody is let in by a port that does not answer
+                return  # a port that does not answer lets no caller in
             self._refused_at = -math.inf
             await client.close()
             raise ConfigError(

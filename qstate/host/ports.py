@@ -47,7 +47,7 @@ def parse_ports(ports: Ports) -> list[range]:
 def parse_address(setting: str, text: str) -> tuple[str, int]:
     """The host and the port of text such as "localhost:9069" or "[::1]:9069", which a setting of that name has.
 
-    Raises `ConfigError` for anything else, port 0 included: nobody connects to that.
+    Raises `ConfigError` for anything else, and for port 0, at which no server listens.
     """
     host, colon, port = text.strip().rpartition(":")
     if not (colon and host and len(port) < 6 and port.isascii() and port.isdecimal() and 0 < int(port) < PORTS):
