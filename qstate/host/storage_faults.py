@@ -1,16 +1,20 @@
 """Messages for a full file system: where, how much space is free, and how to make room.
 
-Rules of this module: errors of the operating system in, text out. It reads a file system's statistics and changes
-nothing. All code that writes files uses these messages.
+Rules of this module: errors of the operating system in, text and errors of qstate out. It reads a file system's
+statistics and changes nothing. All code that writes files uses these messages.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["BY_CHECKPOINT_DIR", "BY_LOG_DIR", "BY_TMPDIR", "FULL", "storage_fault"]
+from qstate.errors import ConfigError
+
+__all__ = ["BY_CHECKPOINT_DIR", "BY_LOG_DIR", "BY_TMPDIR", "FULL", "storage_fault", "usable"]
 
 #: How to make room, for each kind of file.
 BY_CHECKPOINT_DIR = (
@@ -33,6 +37,15 @@ def storage_fault(exc: OSError, path: object, remedy: str) -> str:
         return str(exc)
     whose = " for this process (ulimit -f)" if exc.errno == errno.EFBIG else ""
     return f"{os.strerror(exc.errno)}{whose} ({_room(path)}); {remedy}"
+
+
+@contextmanager
+def usable(path: object, remedy: str, failure: str) -> Iterator[None]:
+    """Translate an `OSError` of `path`, which a setting names, into a `ConfigError`: `failure`, and why."""
+    try:
+        yield
+    except OSError as exc:
+        raise ConfigError(f"{failure}: {storage_fault(exc, path, remedy)}") from exc
 
 
 def _room(path: Path) -> str:

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from qstate.errors import ConfigError
 from qstate.host.private_files import create_file, make_directories, open_own
-from qstate.host.storage_faults import BY_LOG_DIR, storage_fault
+from qstate.host.storage_faults import BY_LOG_DIR, usable
 
 __all__ = ["OpenedLog", "ProcessLog"]
 
@@ -42,12 +41,9 @@ class OpenedLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with usable(path, BY_LOG_DIR, f"the log {path} cannot be written (see log_dir)"):
             make_directories(path.parent)
             self._file = _open(path)
-        except OSError as exc:
-            why = storage_fault(exc, path, BY_LOG_DIR)
-            raise ConfigError(f"the log {path} cannot be written (see log_dir): {why}") from exc
         self._start = os.fstat(self._file).st_size
 
     def fileno(self) -> int:

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from qstate.errors import ConfigError
 from qstate.host.forks import end_forked_child
 from qstate.host.private_files import create_file, make_directories, open_own, own_directories
-from qstate.host.storage_faults import BY_TMPDIR, storage_fault
+from qstate.host.storage_faults import BY_TMPDIR, storage_fault, usable
 
 __all__ = ["ScratchDirectory", "temporary_directory"]
 
@@ -41,10 +41,8 @@ class ScratchDirectory:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self.path = temporary_directory(PREFIX)
-        try:
+        with usable(self.path, BY_TMPDIR, f"cannot write {self.path}"):
             self._lock = _locked(self.path)
-        except OSError as exc:
-            raise ConfigError(f"cannot write {self.path}: {storage_fault(exc, self.path, BY_TMPDIR)}") from exc
         _remove_abandoned()
 
     def remove(self) -> None:

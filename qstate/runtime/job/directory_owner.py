@@ -31,7 +31,7 @@ from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.checkpoint.storage.object_directory import ObjectDirectory
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.host.storage_faults import BY_CHECKPOINT_DIR, storage_fault
+from qstate.host.storage_faults import BY_CHECKPOINT_DIR, usable
 
 __all__ = [
     "LOCK_FILE",
@@ -68,15 +68,12 @@ class DirectoryOwner(ABC):
 def take_ownership(files: Directory) -> DirectoryOwner:
     """Make this driver the owner. Raises `ConfigError` when another job has the directory, it cannot be written, or its
     store cannot fence writers."""
-    try:
+    with usable(files.path, BY_CHECKPOINT_DIR, f"checkpoint_dir {files.path} cannot be written"):
         if isinstance(files, ObjectDirectory):
             files.check_exclusive()
             return OwnerByToken(files)
         assert isinstance(files, DurableDirectory)
         return OwnerByLock(files)
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise ConfigError(f"checkpoint_dir {files.path} cannot be written: {why}") from exc
 
 
 def check_closed(files: Directory) -> None:
@@ -84,11 +81,8 @@ def check_closed(files: Directory) -> None:
 
     On a file system, `take_ownership` itself refuses a directory that is in use.
     """
-    try:
+    with usable(files.path, BY_CHECKPOINT_DIR, f"checkpoint_dir {files.path} cannot be read"):
         found = _noted(files) if isinstance(files, ObjectDirectory) else {}
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise ConfigError(f"checkpoint_dir {files.path} cannot be read: {why}") from exc
     if found:
         raise ConfigError(
             f"checkpoint_dir {files.path} was opened by process {found.get('pid')!r:.20} on host "

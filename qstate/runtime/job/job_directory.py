@@ -24,7 +24,7 @@ from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.host.storage_faults import BY_CHECKPOINT_DIR, storage_fault
+from qstate.host.storage_faults import BY_CHECKPOINT_DIR, usable
 from qstate.operators.time.epoch_time import Reached
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.runtime.job.directory_owner import take_ownership
@@ -244,11 +244,8 @@ def _reached(state: OperatorState) -> Iterator[Reached]:
 
 
 def _check_not_sparks(files: Directory) -> None:
-    try:
+    with usable(files.path, BY_CHECKPOINT_DIR, f"checkpoint_dir {files.path} cannot be read"):
         check_not_sparks(files)
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise ConfigError(f"checkpoint_dir {files.path} cannot be read: {why}") from exc
 
 
 def _made(setting: str, options: Mapping[str, Any]) -> Directory:
@@ -256,9 +253,6 @@ def _made(setting: str, options: Mapping[str, Any]) -> Directory:
         files = open_directory(absolute(setting), options)
     except ConfigError as exc:
         raise ConfigError(f"checkpoint_dir {without_password(setting)!r} cannot be made: {exc}") from exc
-    try:
+    with usable(files.path, BY_CHECKPOINT_DIR, f"checkpoint_dir {setting!r} cannot be made"):
         files.make()
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise ConfigError(f"checkpoint_dir {setting!r} cannot be made: {why}") from exc
     return files
