@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 from time import thread_time
-from typing import Any, TypeVar
+from typing import Any
 
 from qstate.backends.contract import Isolation
 from qstate.errors import Detail, FailureCode, MalformedRequest, QueryError, WrongKeyType
@@ -34,8 +34,6 @@ __all__ = ["Router", "asked_table"]
 
 #: A state server reads no more requests of a connection than its `max_requests_per_connection`, by default more.
 POLLS_OF_A_CONNECTION = 500
-
-Fitting = TypeVar("Fitting", GetPart, Scan)
 
 
 def asked_table(table: LocationTable, request: Get | GetPart | Scan | Poll) -> LocationTable:
@@ -169,9 +167,10 @@ class Proxied(Requester):
     def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
         self._finish(message._replace(id=self._call.request.id))
 
-    def _fitting(self, request: Fitting, request_id: int, command: Ask | LookUp, now: float) -> Fitting:
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get | GetPart | Scan | Poll:
         """The request for an owner: its answer has to fit the client's frames, too."""
-        assert isinstance(command, Ask)
+        request = self._request
+        assert isinstance(command, Ask) and isinstance(request, GetPart | Scan)  # the others have a class of their own
         most_bytes = min(request.max_bytes, self._call.most_bytes)
         return request._replace(
             id=request_id,
@@ -208,7 +207,7 @@ class Proxied(Requester):
 
 
 class ProxiedKeys(Proxied):
-    """A request about keys."""
+    """A request about keys: a part of one value, or a get."""
 
     __slots__ = ("_outdated",)
 
@@ -258,19 +257,8 @@ class ProxiedGet(ProxiedKeys):
         return Get(request_id, left_ms, state_id, request.namespace, request.options, command.keys, attributes)
 
 
-class ProxiedPart(ProxiedKeys):
-    """A part of one value."""
-
-    __slots__ = ()
-
-    _request: GetPart
-
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> GetPart:
-        return self._fitting(self._request, request_id, command, now)
-
-
 class ProxiedRange(Proxied):
-    """A request about key groups: the owner of the first one answers it, for all that it has of those asked for.
+    """A page of a scan, or a poll: the owner of the first key group answers it, for all that it has of those asked for.
 
     For the routing it is a get of one key, which is that key group.
     """
@@ -300,17 +288,6 @@ class ProxiedRange(Proxied):
         super()._look_up(LookUp(None if command.stale is None else self._table), now)
 
 
-class ProxiedScan(ProxiedRange):
-    """One page of a scan."""
-
-    __slots__ = ()
-
-    _request: Scan
-
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Scan:
-        return self._fitting(self._request, request_id, command, now)
-
-
 class ProxiedPoll(ProxiedRange):
     """One poll."""
 
@@ -338,7 +315,7 @@ class ProxiedPoll(ProxiedRange):
         return self._router.owners_of_polls.find(owner.host, owner.port, self._call.connection.host)
 
 
-_KIND_OF = {Get: ProxiedGet, GetPart: ProxiedPart, Scan: ProxiedScan, Poll: ProxiedPoll}
+_KIND_OF = {Get: ProxiedGet, GetPart: ProxiedKeys, Scan: ProxiedRange, Poll: ProxiedPoll}
 
 
 class Router:
