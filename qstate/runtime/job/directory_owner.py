@@ -57,10 +57,6 @@ class DirectoryOwner(ABC):
     token = ""
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise `JobError` when another driver owns the directory now."""
-
-    @abstractmethod
     def close(self) -> None:
         """Idempotent."""
 
@@ -127,9 +123,6 @@ class OwnerByLock(DirectoryOwner):
         """The descriptor that holds the lock."""
         return self._lock.fileno()
 
-    def check(self) -> None:
-        """Does nothing: a lock is not lost."""
-
     def close(self) -> None:
         self._lock.close()
 
@@ -151,9 +144,6 @@ class OwnerByToken(DirectoryOwner):
             )
         note = {"owner": self.token, "pid": os.getpid(), "host": socket.gethostname()}
         files.replace(LOCK_FILE, json.dumps(note).encode())
-
-    def check(self) -> None:
-        check_owner(self._files, self.token)
 
     def close(self) -> None:
         with suppress(OSError):  # the next driver then warns that this one has not closed the directory

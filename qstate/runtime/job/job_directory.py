@@ -27,7 +27,7 @@ from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.host.storage_faults import BY_CHECKPOINT_DIR, usable
 from qstate.operators.time.epoch_time import Reached
 from qstate.runtime.control.scratch_directory import temporary_directory
-from qstate.runtime.job.directory_owner import take_ownership
+from qstate.runtime.job.directory_owner import check_owner, take_ownership
 from qstate.runtime.job.epoch_clocks import StoredTime
 from qstate.runtime.job.layout_cleanup import OldLayouts
 from qstate.runtime.job.spark_location import check_apart, check_not_sparks
@@ -116,7 +116,7 @@ class JobDirectory:
                 check_apart(self.path, location)
             self._check_declared(query, known)
         if stored is None:
-            self._owner.check()
+            check_owner(self.files, self._owner.token)
             manifest = self.manifest.with_operator(operator, query)
             manifest.write(self.files)
             self.manifest = manifest
