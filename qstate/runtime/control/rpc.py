@@ -81,10 +81,6 @@ class RpcPeer:
         """The address by which this process reaches the peer."""
         return str(self._sock.getsockname()[0])
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def call(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
         """The result of the other end's method. Raises its QStateError, `ConnectionError` when the connection ends, or
         `TimeoutError`."""
@@ -96,10 +92,7 @@ class RpcPeer:
 
     def cast(self, method: str, *args: Any) -> None:
         """Call without waiting for a result. The other end logs a failure; a lost connection is ignored."""
-        try:
-            self.submit(method, *args)
-        except ConnectionError:
-            log.debug("cast %s to a closed peer", method)
+        self.submit(method, *args)
 
     def close(self) -> None:
         """End the connection; waiting calls fail with ConnectionError. Idempotent."""
@@ -115,20 +108,23 @@ class RpcPeer:
             self._sock.close()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        """Call without waiting. The future gets the result or the error. Raises `ConnectionError` when closed."""
+        """Call without waiting. The future gets the result or the error, as of `call`; it is never cancelled."""
         future: Future[Any] = Future()
         with self._state_lock:
-            if self._closed:
-                raise ConnectionError("the control connection is closed")
             self._next_id += 1
             call_id = self._next_id
             self._waiting[call_id] = future
         try:
+            if self._closed:
+                raise ConnectionError("the control connection is closed")
             self._send((_CALL, call_id, method, args))
-        except BaseException:
+        except BaseException as exc:
             with self._state_lock:
-                self._waiting.pop(call_id, None)
-            raise
+                unanswered = self._waiting.pop(call_id, None)
+            if not isinstance(exc, ConnectionError):
+                raise
+            if unanswered is not None:  # else the reader has noticed the end, too
+                unanswered.set_exception(exc)
         return future
 
     def _send(self, message: tuple[Any, ...]) -> None:

@@ -165,7 +165,7 @@ class JobManager:
         with self._lock:
             peers = sorted(self._peers.items())
         deadline = time.monotonic() + STATISTICS_TIMEOUT_S
-        asked = [(index, _asked_for_statistics(peer)) for index, peer in peers]
+        asked = [(index, peer.submit("statistics")) for index, peer in peers]
         found = (
             _answered(self._name(index).removeprefix("task manager "), answer, deadline - time.monotonic())
             for index, answer in asked
@@ -514,18 +514,10 @@ class JobManager:
                 self._locations.publish_standby(index, tables)
 
 
-def _asked_for_statistics(peer: RpcPeer) -> Future[ProcessStatistics] | None:
-    try:
-        return peer.submit("statistics")
-    except ConnectionError:
-        return None
-
-
-def _answered(name: str, answer: Future[ProcessStatistics] | None, timeout_s: float) -> ProcessStatistics:
+def _answered(name: str, answer: Future[ProcessStatistics], timeout_s: float) -> ProcessStatistics:
     """The answer of a task manager, or an entry with `reachable=False` when there is none in time."""
     try:
-        if answer is not None:
-            return answer.result(max(0.0, timeout_s))
+        return answer.result(max(0.0, timeout_s))
     except (FutureTimeout, ConnectionError) as exc:
         log.debug("task manager %s gave no statistics: %s", name, exc)
     return ProcessStatistics(name, None, None, reachable=False)

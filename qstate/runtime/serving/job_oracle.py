@@ -30,12 +30,7 @@ class JobManagerOracle:
         self._ask(reply, "describe")
 
     def _ask(self, reply: Callable[[Any], None], method: str, *args: Any) -> None:
-        try:
-            future = self._job_manager.submit(method, *args)
-        except ConnectionError:
-            reply(_unreached())
-            return
-        future.add_done_callback(lambda done: reply(_outcome(done)))
+        self._job_manager.submit(method, *args).add_done_callback(lambda done: reply(_outcome(done)))
 
 
 def _outcome(done: Future[Any]) -> Any:
@@ -44,9 +39,6 @@ def _outcome(done: Future[Any]) -> Any:
         return done.result()
     if isinstance(error, QueryError):
         return error
-    return _unreached() if isinstance(error, OSError) else InternalFailure(reason=str(error))
-
-
-def _unreached() -> QueryError:
-    """The location is unknown at the moment; the client retries."""
-    return UnknownKeyGroupLocation(reason="the job manager cannot be reached")
+    if isinstance(error, OSError):  # the location is unknown at the moment; the client retries
+        return UnknownKeyGroupLocation(reason="the job manager cannot be reached")
+    return InternalFailure(reason=str(error))
