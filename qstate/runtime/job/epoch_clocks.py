@@ -68,20 +68,18 @@ class EpochClocks:
         self._parallelism = parallelism
         self._stored = stored
         self._now_ms = now_ms
+        #: One entry is replaced or read at a time, so no lock is needed.
         self._clocks: dict[str, _Clock] = {}
-        self._lock = threading.Lock()
 
     def declare(self, uid: str, event_times: Sequence[EventTime], *, keeps_time: bool) -> None:
         """Add an operator, or replace its declaration. `keeps_time`: its subtasks certainly store what they reach."""
-        with self._lock:
-            found = self._clocks.get(uid)
-            if found is None or (found.event_times, found.keeps_time) != (event_times, keeps_time):
-                self._clocks[uid] = _Clock(event_times, keeps_time)
+        found = self._clocks.get(uid)
+        if found is None or (found.event_times, found.keeps_time) != (event_times, keeps_time):
+            self._clocks[uid] = _Clock(event_times, keeps_time)
 
     def begin(self, uid: str, epoch: int, reached: Reached | None) -> EpochTime:
         """The time of an epoch that a subtask begins. `reached` is what that subtask has reached before."""
-        with self._lock:
-            clock = self._clocks[uid]
+        clock = self._clocks[uid]
         with clock.lock:
             if clock.epoch != epoch:
                 if clock.epoch < 0 and (clock.keeps_time or reached is not None):
@@ -92,8 +90,7 @@ class EpochClocks:
 
     def sealed(self, uid: str, subtask: int, reached: Reached, first_timers: FirstTimers) -> None:
         """A subtask has sealed an epoch, or replayed it. Call before its task returns."""
-        with self._lock:
-            clock = self._clocks[uid]
+        clock = self._clocks[uid]
         with clock.lock:
             clock.reached = _together(clock.reached, reached)
             clock.first_timers[subtask] = first_timers
@@ -105,9 +102,7 @@ class EpochClocks:
         As long as it is not known what timers there are, because not every subtask has sealed an epoch in this driver,
         another epoch brings that.
         """
-        with self._lock:
-            clock = self._clocks[uid]
-            timers = list(clock.first_timers.values())
+        timers = list(self._clocks[uid].first_timers.values())
         if len(timers) < self._parallelism:
             return True
         watermark, now = self._horizon(uid), self._now_ms() if now_ms is None else now_ms
@@ -119,8 +114,7 @@ class EpochClocks:
 
     def _horizon(self, uid: str) -> int | None:
         """The watermark that the operator reaches without further rows, perhaps after several epochs."""
-        with self._lock:
-            clock = self._clocks[uid]
+        clock = self._clocks[uid]
         if not clock.event_times:
             return None
 
@@ -144,8 +138,7 @@ class EpochClocks:
 
     def _followed(self, uids: Sequence[str], epoch: int) -> list[int | None]:
         """The watermarks, in the epoch before, of operators with event time that have sealed or replayed their own."""
-        with self._lock:
-            clocks = [self._clocks[uid] for uid in uids]
+        clocks = [self._clocks[uid] for uid in uids]
         found = [clock.reached for clock in clocks if clock.event_times]
         return [None if one is None else one.before if one.epoch == epoch else one.watermark for one in found]
 
