@@ -79,14 +79,14 @@ def test_all_that_ask_get_one_table_until_an_owner_changes() -> None:
     registry = LocationRegistry("job", 128)
     registry.register("one", [TOTAL, {"name": "mean"}])
     registry.publish(TOTAL, subtask=0, manager=0, owner=LOW)
-    total, mean = registry.locate("total"), registry.locate("mean")
-    assert registry.pickled("total") is registry.pickled("total")
+    total, mean = registry.pickled("total"), registry.pickled("mean")
+    assert registry.pickled("total") is total
     registry.publish(TOTAL, subtask=1, manager=1, owner=HIGH)
-    assert registry.locate("total") is not total
-    assert registry.locate("total") is registry.locate("total")
-    assert registry.locate("mean") is mean
+    assert registry.pickled("total") != total
+    assert registry.pickled("total") is registry.pickled("total")
+    assert registry.pickled("mean") is mean
     registry.withdraw(manager=7)
-    assert registry.locate("mean") is mean
+    assert registry.pickled("mean") is mean
 
 
 @pytest.mark.parametrize("seed", range(5))
