@@ -337,7 +337,7 @@ def test_names_of_clients_do_not_fill_the_memory() -> None:
     found = Principal("p", [Grant(frozenset([Right.READ]), ("job",), ("*",))])
     for number in range(10_000):
         assert not found.permits(Get, f"job {number}", "state")
-    assert len(found._decisions) <= 4096
+    assert found._remembered.cache_info().currsize <= 4096
 
 
 def test_every_request_about_a_state_has_a_right() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import translate
+from functools import lru_cache
 from hashlib import sha256
 
 from qstate.protocol.messages import Describe, Get, GetPart, Locate, Poll, Scan
@@ -57,28 +58,23 @@ class Grant:
 class Principal:
     """Who sends requests, as the rules know it. Any thread may use it."""
 
-    __slots__ = ("_decisions", "_grants", "name")
+    __slots__ = ("_grants", "_remembered", "name")
 
     def __init__(self, name: str, grants: Iterable[Grant] = ()) -> None:
         self.name = name
         self._grants = [(grant.rights, _matcher(grant.jobs), _matcher(grant.states)) for grant in grants]
-        self._decisions: dict[tuple[type, str, str], bool] = {}
+        self._remembered = lru_cache(MOST_DECISIONS)(self._decide)
 
     def permits(self, request: type, job: str, state: str) -> bool:
         """Whether it may send this type of request about the state of the job. The one check of rights."""
-        key = (request, job, state)
-        decision = self._decisions.get(key)
-        if decision is None:
-            if len(self._decisions) >= MOST_DECISIONS:
-                self._decisions.clear()
-            decision = self._decisions[key] = self._decide(RIGHT_OF[request], job, state)
-        return decision
+        return self._remembered(request, job, state)
 
     def sees(self, job: str) -> bool:
         """Whether it may see that there is a job of this name: it has some right on some states of it."""
         return any(jobs(job) for _, jobs, _ in self._grants)
 
-    def _decide(self, right: Right, job: str, state: str) -> bool:
+    def _decide(self, request: type, job: str, state: str) -> bool:
+        right = RIGHT_OF[request]
         return any(
             (right in rights or right is Right.DESCRIBE) and jobs(job) and states(state)
             for rights, jobs, states in self._grants
