@@ -469,8 +469,7 @@ class JobManager:
 
     def _heartbeat(self, index: int, incarnation: int) -> None:
         with self._lock:
-            address = self._assignments.address(index)
-            if address is None or address.incarnation != incarnation:
+            if not self._assignments.is_current(index, incarnation):
                 raise FencedError(f"incarnation {incarnation} of task manager {index} is not the current one")
             self._beats[index] = time.monotonic()
 
