@@ -73,14 +73,9 @@ class QueryFuture(Generic[Value]):
             return True
 
     def _value(self) -> Value:
-        span = None if self._span is None else self._span.take()
-        if span is not None and self._tracing is not None:
-            with self._tracing.ended(span):
-                return self._untraced()
-        return self._untraced()
-
-    def _untraced(self) -> Value:
-        (value,) = self._operation.result()
+        tracing, span = self._tracing, None if self._span is None else self._span.take()
+        with contextlib.nullcontext() if tracing is None or span is None else tracing.ended(span):
+            (value,) = self._operation.result()
         return value  # type: ignore[no-any-return]
 
 
