@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
@@ -200,12 +201,8 @@ def _of_requests(kinds: Any, endpoints: Sequence[tuple[_Labels, StatisticsSnapsh
 
 def _buckets(counts: StatisticsSnapshot) -> list[tuple[str, int]]:
     """Cumulative counts by upper bound, as Prometheus has them."""
-    buckets: list[tuple[str, int]] = []
-    total = 0
-    for bound, count in zip((*map(str, DURATION_BUCKETS_S), "+Inf"), counts.durations, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return buckets
+    bounds = (*map(str, DURATION_BUCKETS_S), "+Inf")
+    return list(zip(bounds, accumulate(counts.durations), strict=True))
 
 
 def _code_name(code: int) -> str:
