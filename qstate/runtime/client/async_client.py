@@ -40,7 +40,6 @@ from qstate.runtime.client.results.async_parts import AsyncParts
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
 from qstate.runtime.client.results.descriptions import Listing
-from qstate.runtime.client.results.typed_views import TypedViews
 from qstate.runtime.client.results.value_parts import AskedPart
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
@@ -166,9 +165,7 @@ class AsyncQueryableStateClient(AsyncParts):
 
         See `QueryableStateClient.state`.
         """
-        check_names(job, name)
-        query_of(job, name, None, isolation)
-        return AsyncStateHandle(self, (job, name), TypedViews(view, job, name), isolation)
+        return AsyncStateHandle(self, (job, name), view, isolation)
 
     async def get(
         self,

@@ -36,7 +36,6 @@ from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.state_handle import StateHandle
 from qstate.runtime.client.results.sync_parts import SyncParts
 from qstate.runtime.client.results.sync_results import QueryFuture, ScanResults, Subscription
-from qstate.runtime.client.results.typed_views import TypedViews
 from qstate.runtime.client.results.value_parts import AskedPart
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
@@ -160,9 +159,7 @@ class QueryableStateClient(SyncParts):
 
         Asks nothing yet. Raises `ConfigError`.
         """
-        check_names(job, name)
-        query_of(job, name, None, isolation)
-        return StateHandle(self, (job, name), TypedViews(view, job, name), isolation)
+        return StateHandle(self, (job, name), view, isolation)
 
     def get(
         self,

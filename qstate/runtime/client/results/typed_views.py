@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from qstate.errors import ConfigError, SerializationError
 from qstate.evolution.declared_values import DeclaredValues
+from qstate.runtime.client.arguments import check_names, query_of
 from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.client.subscriptions import ChangeBatch
 from qstate.values.html_tables import html_table
@@ -69,14 +70,19 @@ class TypedViews(Generic[View]):
 
 
 class NamedState(Generic[View]):
-    """What the handles of both clients are: one state of one job, its isolation and the type of its views."""
+    """What the handles of both clients are: one state of one job, its isolation and the type of its views.
+
+    Raises `ConfigError` for names, an isolation or a type that no state can have.
+    """
 
     __slots__ = ("_client", "_isolation", "_job", "_name", "_typed")
 
-    def __init__(self, client: Any, names: tuple[str, str], typed: TypedViews[View], isolation: str) -> None:
+    def __init__(self, client: Any, names: tuple[str, str], view: type[View], isolation: str) -> None:
+        check_names(*names)
+        query_of(*names, None, isolation)
         self._client = client
         self._job, self._name = names
-        self._typed = typed
+        self._typed = TypedViews(view, *names)
         self._isolation = isolation
 
     @property
