@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from types import EllipsisType
@@ -376,12 +376,7 @@ class AsyncQueryableStateClient(AsyncParts):
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
-        listing = Listing(None)
-        while not listing.take(
-            *await self._finish(CallOperation(self._links, listing.request, self._deadline(timeout_s)))
-        ):
-            pass
-        return [entry["job"] for entry in listing.entries]
+        return [entry["job"] for entry in await self._listed(Listing(None), CallOperation, timeout_s)]
 
     async def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
         """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
@@ -389,12 +384,7 @@ class AsyncQueryableStateClient(AsyncParts):
         Asks the fallbacks when the job does not answer. `timeout_s` is the time limit of each page of descriptions.
         """
         check_name("job", job)
-        listing = Listing(job)
-        while not listing.take(
-            *await self._finish(call_operation(self._links, listing.request, self._deadline(timeout_s)))
-        ):
-            pass
-        return listing.entries
+        return await self._listed(Listing(job), call_operation, timeout_s)
 
     async def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
         """The description of a state, the number of its key groups and their owners, looked up again.
@@ -481,15 +471,22 @@ class AsyncQueryableStateClient(AsyncParts):
         """Get a value of a state that is not in the job's cache yet."""
         query.check_keys((key,))
         deadline = self._deadline(arguments[4])
-        if not self._links.endpoints.may_answer(query):
-            known = await self._learn(query, deadline)
+        endpoints = self._links.endpoints
+        has_fallbacks = endpoints.may_answer(query)
+        known = endpoints.find(query.job, query.state) if has_fallbacks else await self._learn(query, deadline)
+        if known is not None:
             return await self._batching.add(known, arguments, key, deadline)
-        elsewhere = self._links.endpoints.find(query.job, query.state)
-        if elsewhere is not None:
-            return await self._batching.add(elsewhere, arguments, key, deadline)
         # The first endpoint to answer describes the state, so this get cannot join a batch.
         found = await self._finish(failover_get(self._links, query, (key,), deadline))
         return found[0]
+
+    async def _listed(
+        self, listing: Listing, call: Callable[..., Operation], timeout_s: float | None
+    ) -> list[Mapping[str, Any]]:
+        """All entries: `call` makes the operation that asks for a page of them."""
+        while not listing.take(*await self._finish(call(self._links, listing.request, self._deadline(timeout_s)))):
+            pass
+        return listing.entries
 
     async def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
         """Ask for a page, again if its connection breaks."""

@@ -150,9 +150,6 @@ class NextBatch(Operation):
             self._subscribing.end_wait()
             self._finish()
 
-    def progressed(self) -> None:
-        self._observer.on_progress(self)
-
 
 class Subscribing:
     """One subscription. Not thread-safe: the links let one thread at a time in."""
@@ -227,7 +224,7 @@ class Subscribing:
 
     def on_progress(self, operation: Operation) -> None:
         if self._waiting is not None:
-            self._waiting.progressed()
+            self._links.on_progress(self._waiting)
 
     def on_finished(self, operation: Operation) -> None:
         now = self._links.ended(operation)
@@ -262,7 +259,7 @@ class Subscribing:
             for one in self._steps:
                 if one.operation is None and now >= one.due:
                     self._start(one, now)
-            waiting.progressed()
+            self._links.on_progress(waiting)
 
     def _start(self, one: _Range, now: float) -> None:
         caches, wanted = self._links.endpoints.caches, self._wanted
