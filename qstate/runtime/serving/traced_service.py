@@ -51,11 +51,8 @@ class TracedService:
         call.on_answered = lambda answered: self._end(once, answered.failure)  # another thread may answer at once
         try:
             found = self._service.handle(call)
-        except QueryError as exc:
-            self._end(once, exc.code)
-            raise
-        except BaseException:
-            self._end(once, None)
+        except BaseException as exc:
+            self._end(once, exc.code if isinstance(exc, QueryError) else None)
             raise
         if isinstance(found, tuple):  # an answer, of whose end no call is told
             self._end(once, None)

@@ -129,10 +129,6 @@ class Polls:
 
     def _continue(self, poll: _Poll) -> None:
         began = time.thread_time()
-        self._try(poll)
-        poll.call.connection.charge(time.thread_time() - began)
-
-    def _try(self, poll: _Poll) -> None:
         try:
             answer = self._answer(poll)
         except QueryError as error:
@@ -146,6 +142,7 @@ class Polls:
         else:
             if answer is not None:
                 poll.call.answer(answer)
+        poll.call.connection.charge(time.thread_time() - began)
 
     def _answer(self, poll: _Poll) -> Changes | None:
         instance, request = self._instance(poll), poll.request
