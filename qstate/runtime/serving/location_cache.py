@@ -14,6 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from qstate.errors import InternalFailure, QueryError, Restoring, UnknownJob
@@ -37,10 +38,9 @@ Reply = Callable[[Found], None]
 class _Lookup:
     """One question to an oracle, and the replies that wait for its answer."""
 
-    __slots__ = ("oracle", "started_at", "waiting")
+    __slots__ = ("started_at", "waiting")
 
-    def __init__(self, oracle: LocationOracle, started_at: float) -> None:
-        self.oracle = oracle
+    def __init__(self, started_at: float) -> None:
         self.started_at = started_at
         self.waiting: list[Reply] = []
 
@@ -119,7 +119,7 @@ class LocationCache:
         if oracle is None:
             reply(self.missing(job))
         else:
-            self._pool.submit(_describe, job, oracle, reply)
+            self._pool.submit(_ask, job, oracle.describe, reply)
 
     def _join(self, names: tuple[str, str], reply: Reply) -> bool:
         """Join the lookup in flight, or start one; False when the job has no oracle. Call it under the lock."""
@@ -128,19 +128,10 @@ class LocationCache:
             return False
         lookup = self._lookups.get(names)
         if lookup is None or self._clock() - lookup.started_at > PATIENCE_S:
-            lookup = self._lookups[names] = _Lookup(oracle, self._clock())
-            self._pool.submit(self._ask, names, lookup)
+            lookup = self._lookups[names] = _Lookup(self._clock())
+            self._pool.submit(_ask, names[0], partial(oracle.locate, names[1]), partial(self._settle, names, lookup))
         lookup.waiting.append(reply)
         return True
-
-    def _ask(self, names: tuple[str, str], lookup: _Lookup) -> None:
-        def answered(found: Found) -> None:
-            self._settle(names, lookup, found)
-
-        try:
-            lookup.oracle.locate(names[1], answered)
-        except Exception as exc:
-            answered(_failure_of(exc, names[0]))
 
     def _settle(self, names: tuple[str, str], lookup: _Lookup, found: Found) -> None:
         with self._lock:
@@ -157,11 +148,10 @@ class LocationCache:
             reply(found)
 
 
-def _describe(
-    job: str, oracle: LocationOracle, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]
-) -> None:
+def _ask(job: str, ask: Callable[[Callable[[Any], None]], None], reply: Callable[[Any], None]) -> None:
+    """Ask an oracle. If it raises, its error is the answer."""
     try:
-        oracle.describe(reply)
+        ask(reply)
     except Exception as exc:
         reply(_failure_of(exc, job))
 
