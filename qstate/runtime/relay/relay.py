@@ -21,7 +21,7 @@ import pickle
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,11 +74,8 @@ def relay(ticket: JobTicket, request: SessionRequest, batches: Iterable[pa.Recor
 
     Raises the task manager's error, or `JobError` when no task manager can be reached.
     """
-    session = _RelaySession(ticket, request)
-    try:
+    with closing(_RelaySession(ticket, request)) as session:
         yield from session.run(iter(batches))
-    finally:
-        session.close()
 
 
 class _RelaySession:
@@ -270,11 +267,8 @@ class _RelaySession:
         """A connection to the job manager. Its failure is a `JobError`, unlike the loss of a task manager."""
         ticket = self._ticket
         try:
-            peer = RpcPeer(self._reach_job_manager(), {}).start()
-            try:
+            with closing(RpcPeer(self._reach_job_manager(), {}).start()) as peer:
                 yield peer
-            finally:
-                peer.close()
         except _Lost:
             raise
         except (OSError, FencedError) as exc:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 
 from msgspec import Raw
@@ -75,14 +75,11 @@ def _reader_of(instance: StateInstance, request: GetPart) -> StateReader:
 def _opened(instance: StateInstance, reader: StateReader, request: GetPart) -> Iterator[ValueParts]:
     """The value, as the request demands it."""
     try:
-        value = reader.parts(instance.descriptor, request.namespace, request.key)
-        try:
+        with closing(reader.parts(instance.descriptor, request.namespace, request.key)) as value:
             if request.options.get("isolation") == "committed":
                 check_committed(value.epoch, instance)
             check_epoch(value.epoch, request.options)
             yield value
-        finally:
-            value.close()
     except ClosedError as exc:  # the backend is closed as soon as its state is not served any more
         raise UnknownStateId(state=instance.name) from exc
     except UnsupportedOperation as exc:
