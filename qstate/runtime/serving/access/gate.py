@@ -9,7 +9,6 @@ new file that is wrong changes nothing, so a slip of the pen neither locks all c
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 
 from qstate.errors import ConfigError, FailureCode, Forbidden
@@ -42,7 +41,6 @@ class Gate:
         self._fixed = {digest_of(known): principal for known, principal in owners if known is not None}
         self.audit = Audit() if audit else None
         self._stamp: Stamp | None = None
-        self._lock = threading.Lock()
         self.rules = self._read() if access_file else Rules(self._fixed, {})
 
     @property
@@ -52,16 +50,15 @@ class Gate:
 
     def reload(self) -> None:
         """Take over an access file that has changed. One that is wrong is logged, and the rules stay."""
-        with self._lock:
-            try:
-                found = in_home(self._file).stat()
-                if (found.st_mtime_ns, found.st_size, found.st_ino) != self._stamp:
-                    self.rules = self._read()
-                    log.info("took over the access file %s", self._file)
-            except ConfigError as exc:
-                log.error("%s; the rules from before stay", exc)
-            except OSError as exc:
-                log.error("the access file %s cannot be read: %s; the rules from before stay", self._file, exc.strerror)
+        try:
+            found = in_home(self._file).stat()
+            if (found.st_mtime_ns, found.st_size, found.st_ino) != self._stamp:
+                self.rules = self._read()
+                log.info("took over the access file %s", self._file)
+        except ConfigError as exc:
+            log.error("%s; the rules from before stay", exc)
+        except OSError as exc:
+            log.error("the access file %s cannot be read: %s; the rules from before stay", self._file, exc.strerror)
 
     def _read(self) -> Rules:
         found = AccessFile(self._file)
