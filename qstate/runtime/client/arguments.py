@@ -16,6 +16,7 @@ from typing import Any
 
 from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
+from qstate.protocol.fields import MAX_INT64
 from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
 from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
@@ -42,7 +43,6 @@ __all__ = [
 DEFAULT_TIMEOUT_S = 10.0
 ISOLATIONS = (LIVE, COMMITTED)
 _COMMITTED_OPTIONS: Mapping[str, Detail] = {"isolation": COMMITTED}
-_LARGEST = (1 << 63) - 1
 _HOST_AND_PORT = re.compile(r"(?P<host>[^:/\[\]@\s]+|\[[^/\[\]@\s]+\]):(?P<port>\d+)")
 #: Letters of any language, and the zone of an IPv6 address, as in fe80::1%eth0.
 _HOST = re.compile(r"(?:[A-Za-z0-9._:-]|[^\x00-\x7f\s])+(?:%[^\x00-\x20\x7f/@\s]+)?")
@@ -220,14 +220,14 @@ def demands(min_epoch: int | None, max_staleness_s: float | None, wait_s: float 
     """Return a get's options for a least epoch, a bound of staleness and a time to wait. Raises `ConfigError`."""
     wanted: dict[str, Detail] = {}
     if min_epoch is not None:
-        if type(min_epoch) is not int or not 0 <= min_epoch <= _LARGEST:
+        if type(min_epoch) is not int or not 0 <= min_epoch <= MAX_INT64:
             raise ConfigError(f"min_epoch must be an epoch's number, such as a view's epoch, got {min_epoch!r}")
         wanted["min_epoch"] = min_epoch
     for name, seconds in (("max_staleness", max_staleness_s), ("wait", wait_s)):
         if seconds is not None:
             if not _is_number(seconds) or not 0 <= seconds < math.inf:
                 raise ConfigError(f"{name}_s must be seconds, from zero and finite, got {seconds!r}")
-            wanted[f"{name}_ms"] = round(min(seconds * 1000, _LARGEST))
+            wanted[f"{name}_ms"] = round(min(seconds * 1000, MAX_INT64))
     return wanted
 
 

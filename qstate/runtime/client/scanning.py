@@ -7,6 +7,7 @@ has; the two clients ask for the pages. So a scan holds one page in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import EllipsisType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -93,12 +94,10 @@ class Selected(NamedTuple):
             return 0, MAX_PARALLELISM_LIMIT
         if isinstance(groups, range) and groups.step == 1:
             groups = (groups.start, groups.stop)
-        try:
+        with suppress(TypeError, ValueError):
             start, stop = groups
             if type(start) is type(stop) is int and 0 <= start < stop <= MAX_PARALLELISM_LIMIT:
                 return start, stop
-        except (TypeError, ValueError):
-            pass
         raise ConfigError(
             f"key_groups must be a range or (first, one past the last) of 0..{MAX_PARALLELISM_LIMIT}, got {groups!r}"
         )

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from qstate.errors import ConfigError, Detail, query_error
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key, encode_key, key_group
-from qstate.protocol.fields import Prefix
+from qstate.protocol.fields import MAX_INT64, Prefix
 from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_DEADLINE_MS
 from qstate.protocol.messages import Page, Run, Scan
 from qstate.runtime.client.arguments import check_names, check_timeout, keys_of
@@ -48,7 +48,6 @@ DEFAULT_PROGRESS_S = 5.0
 DEFAULT_PATIENCE_S = 60.0
 #: A proxy tries so long to read the keys of a snapshot whose owner is missing.
 SNAPSHOT_WAIT_MS = 500
-_LARGEST = (1 << 63) - 1
 #: What is said of a token whose subscription selected something else.
 OF_OTHER_KEYS = "the token is of a subscription to other keys: subscribe to these without it"
 
@@ -165,8 +164,7 @@ def changes_of(run: Run, maker: ViewMaker) -> Iterable[StateChange]:
 
 def token_of(place: Place) -> str:
     """The place as text."""
-    row = [1, [tuple(span) for span in place.spans], place.history, place.selection]
-    return base64.urlsafe_b64encode(msgpack.packb(row)).decode()
+    return base64.urlsafe_b64encode(msgpack.packb((1, *place))).decode()
 
 
 def place_in(token: str) -> Place:
@@ -179,7 +177,7 @@ def place_in(token: str) -> Place:
         for span in spans:
             if {*map(type, span)} != {int}:
                 raise TypeError(span)
-            if not (at <= span.start < span.stop <= MAX_PARALLELISM_LIMIT and 0 <= span.epoch <= _LARGEST):
+            if not (at <= span.start < span.stop <= MAX_PARALLELISM_LIMIT and 0 <= span.epoch <= MAX_INT64):
                 raise ValueError(span)
             at = span.stop
         if version != 1 or not spans or not {type(history), type(selection)} <= {int, type(None)}:
@@ -347,6 +345,6 @@ def _begin(from_epoch: int | None, token: str | None) -> Place | None:
         return place_in(token)
     if from_epoch is None:
         return None
-    if type(from_epoch) is not int or not 0 <= from_epoch <= _LARGEST:
+    if type(from_epoch) is not int or not 0 <= from_epoch <= MAX_INT64:
         raise ConfigError(f"from_epoch must be the number of an epoch, from 0, got {from_epoch!r}")
     return Place((Span(0, MAX_PARALLELISM_LIMIT, from_epoch),))
