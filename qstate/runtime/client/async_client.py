@@ -41,13 +41,7 @@ from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncS
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
 from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.value_parts import AskedPart
-from qstate.runtime.client.scanning import (
-    EVERY_NAMESPACE,
-    RELEASE_TIMEOUT_S,
-    Scanner,
-    Selected,
-    key_only,
-)
+from qstate.runtime.client.scanning import EVERY_NAMESPACE, Scanner, Selected, key_only
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscribing import Subscribing
 from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, wanted_of
@@ -490,8 +484,6 @@ class AsyncQueryableStateClient(AsyncParts):
 
     async def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
         """Ask for a page, again if its connection breaks."""
-        if request.limit == 0:
-            timeout_s = RELEASE_TIMEOUT_S
         while True:
             operation = one_operation(self._links, scanner.query, request, self._deadline(timeout_s))
             try:

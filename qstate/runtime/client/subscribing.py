@@ -397,7 +397,7 @@ class Subscribing:
         if self._scan.over:
             self._snapshot_due = False
             self._ranges = [_Range(*span) for span in self._scan.spans]
-            self._give(self._ranges[-1].epoch - 1, [] if self._scan.last is None else self._scan.last, snapshot=True)
+            self._give(self._ranges[-1].epoch - 1, self._scan.last, snapshot=True)
 
     def _take_changes(self, one: _Range, answer: Changes, known: CachedState) -> None:
         if answer.stop_group < one.stop:

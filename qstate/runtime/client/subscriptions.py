@@ -237,7 +237,7 @@ class SnapshotScan:
         self.spans: list[Span] = []
         self.over = False
         #: The changes of the last page.
-        self.last: list[StateChange] | None = None
+        self.last: list[StateChange] = []
         self._groups = groups
         self._epoch: int | None = None
         self._begin = 0

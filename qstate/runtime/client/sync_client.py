@@ -37,13 +37,7 @@ from qstate.runtime.client.results.state_handle import StateHandle
 from qstate.runtime.client.results.sync_parts import SyncParts
 from qstate.runtime.client.results.sync_results import QueryFuture, ScanResults, Subscription
 from qstate.runtime.client.results.value_parts import AskedPart
-from qstate.runtime.client.scanning import (
-    EVERY_NAMESPACE,
-    RELEASE_TIMEOUT_S,
-    Scanner,
-    Selected,
-    key_only,
-)
+from qstate.runtime.client.scanning import EVERY_NAMESPACE, Scanner, Selected, key_only
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscribing import Subscribing
 from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, wanted_of
@@ -59,8 +53,6 @@ __all__ = ["QueryFuture", "QueryableStateClient", "ScanResults", "Subscription"]
 
 Client = TypeVar("Client", bound="QueryableStateClient")
 View = TypeVar("View", bound=ReadOnlyState)
-
-Value = TypeVar("Value")
 
 
 class QueryableStateClient(SyncParts):
@@ -469,8 +461,6 @@ class QueryableStateClient(SyncParts):
 
     def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
         """Ask for a page, again if its connection breaks."""
-        if request.limit == 0:
-            timeout_s = RELEASE_TIMEOUT_S
         while True:
             operation = one_operation(self._links, scanner.query, request, self._deadline(timeout_s))
             try:

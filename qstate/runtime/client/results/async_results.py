@@ -12,9 +12,9 @@ from functools import partial
 from typing import TypeVar
 
 from qstate.errors import ClosedError, QueryError
-from qstate.protocol.messages import Page, Scan
+from qstate.protocol.messages import Page
 from qstate.runtime.client.async_transport import AsyncLinks
-from qstate.runtime.client.scanning import ScannedEntry, Scanner, ScanPosition
+from qstate.runtime.client.scanning import RELEASE_TIMEOUT_S, ScannedEntry, Scanner, ScanPosition
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscribing import Subscribing
 from qstate.runtime.client.subscriptions import ChangeBatch
@@ -30,9 +30,8 @@ class AsyncScanResults(ScanPosition[View]):
     `aclose` frees what the server keeps for the scan; so does its last page, and the server does a minute later.
     """
 
-    def __init__(
-        self, scanner: Scanner, page_of: Callable[[Scanner, Scan], Awaitable[tuple[Page, CachedState]]]
-    ) -> None:
+    def __init__(self, scanner: Scanner, page_of: Callable[..., Awaitable[tuple[Page, CachedState]]]) -> None:
+        """`page_of(scanner, request, timeout_s=...)` asks for a page; the time limit need not be given."""
         super().__init__(scanner)
         self._page_of = page_of
 
@@ -55,7 +54,7 @@ class AsyncScanResults(ScanPosition[View]):
         self._entries = iter(())
         if release is not None:
             with contextlib.suppress(QueryError):
-                await self._page_of(self._scanner, release)
+                await self._page_of(self._scanner, release, timeout_s=RELEASE_TIMEOUT_S)
 
     async def __aenter__(self) -> AsyncScanResults[View]:
         return self

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from qstate.errors import ClosedError, QueryCancelled, QueryError
-from qstate.protocol.messages import Page, Scan
+from qstate.protocol.messages import Page
 from qstate.runtime.client.operations import Operation
-from qstate.runtime.client.scanning import ScannedEntry, Scanner, ScanPosition
+from qstate.runtime.client.scanning import RELEASE_TIMEOUT_S, ScannedEntry, Scanner, ScanPosition
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscribing import Subscribing
 from qstate.runtime.client.subscriptions import ChangeBatch
@@ -85,7 +85,8 @@ class ScanResults(ScanPosition[View]):
     `close` frees what the server keeps for the scan; so does its last page, and the server does a minute later.
     """
 
-    def __init__(self, scanner: Scanner, page_of: Callable[[Scanner, Scan], tuple[Page, CachedState]]) -> None:
+    def __init__(self, scanner: Scanner, page_of: Callable[..., tuple[Page, CachedState]]) -> None:
+        """`page_of(scanner, request, timeout_s=...)` asks for a page; the time limit need not be given."""
         super().__init__(scanner)
         self._page_of = page_of
 
@@ -108,7 +109,7 @@ class ScanResults(ScanPosition[View]):
         self._entries = iter(())
         if release is not None:
             with contextlib.suppress(QueryError):
-                self._page_of(self._scanner, release)
+                self._page_of(self._scanner, release, timeout_s=RELEASE_TIMEOUT_S)
 
     def __enter__(self) -> ScanResults[View]:
         return self
