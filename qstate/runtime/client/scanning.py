@@ -162,13 +162,6 @@ class Scanner:
         return self._request._replace(view=self._view, options=options)
 
     @property
-    def release(self) -> Scan | None:
-        """The request that frees what the server keeps for this scan, None if it keeps nothing."""
-        if not self._view:
-            return None
-        return self._request._replace(view=self._view, options={**self.query.options, "limit": 0})
-
-    @property
     def cursor(self) -> bytes:
         """Where the scan is, for a later one to go on: after the last entry that was given."""
         group, after = self._place
@@ -178,10 +171,11 @@ class Scanner:
         packed: bytes = msgpack.packb((group, None if after is None else tuple(map(encode_key, after))))
         return packed
 
-    def end(self) -> None:
-        """Ask for no more pages."""
+    def end(self) -> Scan | None:
+        """Ask for no more pages. Returns the request that frees what the server keeps, None if it keeps nothing."""
+        view, self._view = self._view, b""
         self.over = True
-        self._view = b""
+        return self._request._replace(view=view, options={**self.query.options, "limit": 0}) if view else None
 
     def failed(self, error: QueryError) -> float:
         """A page failed. Returns the pause in seconds after which to ask for it again, or raises the error."""

@@ -49,8 +49,7 @@ class AsyncScanResults(ScanPosition[View]):
 
     async def aclose(self) -> None:
         """End the scan. Idempotent; raises nothing when the server cannot be reached."""
-        release = self._scanner.release
-        self._scanner.end()
+        release = self._scanner.end()
         self._entries = iter(())
         if release is not None:
             with contextlib.suppress(QueryError):

@@ -104,8 +104,7 @@ class ScanResults(ScanPosition[View]):
 
     def close(self) -> None:
         """End the scan. Idempotent; raises nothing when the server cannot be reached."""
-        release = self._scanner.release
-        self._scanner.end()
+        release = self._scanner.end()
         self._entries = iter(())
         if release is not None:
             with contextlib.suppress(QueryError):
