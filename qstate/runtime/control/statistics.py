@@ -147,8 +147,6 @@ class StatisticsSnapshot:
 
     def __add__(self, other: StatisticsSnapshot) -> StatisticsSnapshot:
         """The sums of both counts, as if of one endpoint."""
-        failures = Counter(self.failures)
-        failures.update(other.failures)
         return StatisticsSnapshot(
             connections=self.connections + other.connections,
             connections_accepted=self.connections_accepted + other.connections_accepted,
@@ -157,7 +155,7 @@ class StatisticsSnapshot:
             successes=self.successes + other.successes,
             duration_s=self.duration_s + other.duration_s,
             durations=tuple(map(add, self.durations, other.durations)),
-            failures=dict(failures),
+            failures=dict(Counter(self.failures) + Counter(other.failures)),
             throttled_s=self.throttled_s + other.throttled_s,
         )
 

@@ -237,10 +237,6 @@ class ServedOperator:
         """The epoch that is served, -1 when none is."""
         return NO_EPOCH if self._generation is None else self._generation.epoch
 
-    def behind_since(self) -> float:
-        """See `StateInstance.behind_since`. Any thread."""
-        return self.complete_at
-
     def follow(self, history: FollowedOperator, manifest: JobManifest, committed: int, source: StateSource) -> None:
         """Show the newest committed epoch, if it is newer. `history` has just looked.
 
@@ -312,7 +308,7 @@ class ServedOperator:
         host, port = self._settings.server
         owned: dict[str, tuple[StateInstance, list[Owner]]] = {}
         registered: list[bytes] = []
-        for instance in generation.instances(self._source.job, self.behind_since):
+        for instance in generation.instances(self._source.job, lambda: self.complete_at):
             registered.append(self._registry.register(instance))
             _, owners = owned.setdefault(instance.name, (instance, []))
             owners.append(Owner(instance.key_groups, host, port, registered[-1]))
