@@ -42,24 +42,20 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._total = 0
+        #: The bytes that were last counted.
+        self.total = 0
         self._most = 0
         #: In the order in which they began to hold memory.
         self._held: dict[Holder, int] = {}
-
-    @property
-    def total(self) -> int:
-        """The bytes that were last counted."""
-        return self._total
 
     def hold(self, holder: Holder, size: int) -> None:
         """The holder holds so many bytes now. Tells the holder that must give up, perhaps this one."""
         with self._lock:
             self._set(holder, size)
-            if self._total <= self._limit:
+            if self.total <= self._limit:
                 return
             self._count_again()
-            while self._total > self._limit:
+            while self.total > self._limit:
                 victim = self._longest_of_the_largest_host()
                 self._drop(victim)
                 victim.give_up_memory()
@@ -73,9 +69,9 @@ class MemoryBudget:
         """Whether more than `from_bytes` were held since this was last True, and no more are held now."""
         with self._lock:
             self._count_again()
-            fallen = self._most > from_bytes >= self._total
+            fallen = self._most > from_bytes >= self.total
             if fallen:
-                self._most = self._total
+                self._most = self.total
             return fallen
 
     def _count_again(self) -> None:
@@ -87,12 +83,12 @@ class MemoryBudget:
         if size <= FREE_BYTES:
             self._drop(holder)
         else:
-            self._total += size - self._held.get(holder, 0)
+            self.total += size - self._held.get(holder, 0)
             self._held[holder] = size
-            self._most = max(self._most, self._total)
+            self._most = max(self._most, self.total)
 
     def _drop(self, holder: Holder) -> None:
-        self._total -= self._held.pop(holder, 0)
+        self.total -= self._held.pop(holder, 0)
 
     def _longest_of_the_largest_host(self) -> Holder:
         clients = [holder for holder in self._held if not holder.is_proxy] or list(self._held)
