@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
-from qstate.protocol.messages import Locate, Page, Part, Ping, Scan
+from qstate.protocol.messages import GetPart, Locate, Page, Part, Ping, Scan
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
     ConnectionArguments,
@@ -485,20 +485,20 @@ class AsyncQueryableStateClient(AsyncParts):
     async def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
         """Ask for a page, again if its connection breaks."""
         while True:
-            operation = one_operation(self._links, scanner.query, request, self._deadline(timeout_s))
             try:
-                (page,) = await self._finish(operation)
+                return await self._one(scanner.query, request, timeout_s)
             except QueryError as error:
-                pause_s = scanner.failed(error)
-                await asyncio.sleep(pause_s)
-            else:
-                return page, operation.known
+                await asyncio.sleep(scanner.failed(error))
 
     async def _part(self, asked: AskedPart) -> tuple[Part, CachedState]:
         with asked.traced(self._tracing) as (query, request, timeout_s):
-            operation = one_operation(self._links, query, request, self._deadline(timeout_s))
-            (part,) = await self._finish(operation)
-            return part, operation.known
+            return await self._one(query, request, timeout_s)
+
+    async def _one(self, query: Query, request: Scan | GetPart, timeout_s: float | None) -> tuple[Any, CachedState]:
+        """The answer to a request that one owner answers, and what is known of the state."""
+        operation = one_operation(self._links, query, request, self._deadline(timeout_s))
+        (answer,) = await self._finish(operation)
+        return answer, operation.known
 
     async def _finish(self, operation: Operation, errors_of: int = 0) -> list[Any]:
         """Start the operation and wait for its end. Returns its result; with `errors_of` so many keys, their errors."""

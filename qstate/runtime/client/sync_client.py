@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 from qstate.errors import ConfigError, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
-from qstate.protocol.messages import Locate, Page, Part, Ping, Scan
+from qstate.protocol.messages import GetPart, Locate, Page, Part, Ping, Scan
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
     ConnectionArguments,
@@ -462,19 +462,20 @@ class QueryableStateClient(SyncParts):
     def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
         """Ask for a page, again if its connection breaks."""
         while True:
-            operation = one_operation(self._links, scanner.query, request, self._deadline(timeout_s))
             try:
-                (page,) = self._finish(operation)
+                return self._one(scanner.query, request, timeout_s)
             except QueryError as error:
                 time.sleep(scanner.failed(error))
-            else:
-                return page, operation.known
 
     def _part(self, asked: AskedPart) -> tuple[Part, CachedState]:
         with asked.traced(self._tracing) as (query, request, timeout_s):
-            operation = one_operation(self._links, query, request, self._deadline(timeout_s))
-            (part,) = self._finish(operation)
-            return part, operation.known
+            return self._one(query, request, timeout_s)
+
+    def _one(self, query: Query, request: Scan | GetPart, timeout_s: float | None) -> tuple[Any, CachedState]:
+        """The answer to a request that one owner answers, and what is known of the state."""
+        operation = one_operation(self._links, query, request, self._deadline(timeout_s))
+        (answer,) = self._finish(operation)
+        return answer, operation.known
 
     def _finish(self, operation: Operation, errors_of: int = 0) -> list[Any]:
         """Start the operation and wait until it is finished, at its deadline at the latest. Returns its result.
