@@ -12,6 +12,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -75,8 +76,6 @@ class End:
     def wait(self, timeout_s: float) -> bool:
         """Wait for a request. False: there is none after the timeout. One thread only."""
         if not self.reason:
-            try:
+            with suppress(Empty):
                 self._requests.get(timeout=timeout_s)
-            except Empty:
-                return False
-        return True
+        return bool(self.reason)

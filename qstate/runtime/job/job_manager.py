@@ -235,8 +235,7 @@ class JobManager:
         """Wait until the task managers have ended; kill those on this host that do not end."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         with self._lock:
-            while self._peers and self._lock.wait(max(0.0, deadline - time.monotonic())):
-                pass
+            self._lock.wait_for(lambda: not self._peers, STOP_TIMEOUT_S)
             processes, starting = list(self._processes), list(self._starting)
         for process in processes:
             if process.pid not in self._expected:  # lost before, but its process still runs
