@@ -6,7 +6,7 @@ Rules of this module: as in `table`, which explains the layers.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from qstate.backends.change_blocks import ChangeBlock, blocks_of
@@ -20,13 +20,26 @@ __all__ = ["HeapContainerTable"]
 class HeapContainerTable(HeapTable):
     """List or map states. `_before` has a mark for each key that was written since S."""
 
+    #: Makes the list or dict to store of a value that is put.
+    _admit: Callable[[Any], Any]
+    #: The mark of a key that was written as a whole.
+    _whole: Any
+
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
         self.get = self.live.get
-        self._before: dict[Key, Any] = {}
-        self._committed: dict[Key, Any] = {}
-        self._staged: dict[Key, Any] = {}
-        self._sealed: dict[Key, Any] = {}
+
+    def put(self, key: Key, value: Any) -> None:
+        contents = self._admit(value)
+        self._touch(key, self._whole)
+        if contents:
+            self.live[key] = contents
+        else:
+            self.live.pop(key, None)
+
+    def delete(self, key: Key) -> None:
+        self._touch(key, self._whole)
+        self.live.pop(key, None)
 
     def _touch(self, key: Key, mark: Any) -> None:
         if not self._before:
@@ -43,14 +56,20 @@ class HeapContainerTable(HeapTable):
     def finalize(self) -> None:
         self._sealed = {}
 
-    def forget_epoch(self) -> None:
-        self._before, self._staged = {}, {}
+    def rollback(self) -> None:
+        # A committed key keeps a value all the while, for live readers.
+        for key in self._before:
+            if key not in self._committed:
+                self.live.pop(key, None)
+        for key, contents in self._committed.items():
+            self.live[key] = self._loaded(contents)
+
+    @abstractmethod
+    def _loaded(self, committed: Any) -> Any:
+        """The live object of a committed list or map."""
 
     def committed_keys(self) -> list[Key]:
         return list(self._committed)
 
     def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
         return sized(map(self.image, keys), most_bytes)
-
-    def is_empty(self) -> bool:
-        return not (self.live or self._before or self._sealed)

@@ -14,9 +14,8 @@ from qstate.backends.answers import list_answer, pack_elements, unpack_elements
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp
 from qstate.backends.heap.containers import HeapContainerTable
-from qstate.backends.heap.table import HeapState
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, Namespace, decode_keys
+from qstate.keys import Key, decode_keys
 
 __all__ = ["HeapListTable"]
 
@@ -28,25 +27,13 @@ _MISSING: Any = object()
 class HeapListTable(HeapContainerTable):
     """List states. `_before` has the number of elements that are unchanged since S, or `_WHOLE`."""
 
-    def __init__(self, state: HeapState, namespace: Namespace) -> None:
-        super().__init__(state, namespace)
-        self._before: dict[Key, int] = {}
-        self._committed: dict[Key, list[bytes]] = {}
-        self._staged: dict[Key, list[bytes]] = {}
-        # A committed list only grows at its end or is replaced, so the list and a length are an image.
-        self._sealed: dict[Key, tuple[list[bytes], int] | None] = {}
-
-    def put(self, key: Key, value: Any) -> None:
-        elements = admit_list(value)
-        self._touch(key, _WHOLE)
-        if elements:
-            self.live[key] = elements
-        else:
-            self.live.pop(key, None)
-
-    def delete(self, key: Key) -> None:
-        self._touch(key, _WHOLE)
-        self.live.pop(key, None)
+    _before: dict[Key, int]
+    _committed: dict[Key, list[bytes]]
+    _staged: dict[Key, list[bytes]]
+    # A committed list only grows at its end or is replaced, so the list and a length are an image.
+    _sealed: dict[Key, tuple[list[bytes], int] | None]
+    _admit = staticmethod(admit_list)
+    _whole = _WHOLE
 
     def list_add(self, key: Key, values: Sequence[Any]) -> None:
         admit_values(values)
@@ -90,13 +77,8 @@ class HeapListTable(HeapContainerTable):
                 del committed[key]
         self._before, self._staged = {}, {}
 
-    def rollback(self) -> None:
-        # A committed key keeps a value all the while, for live readers.
-        for key in self._before:
-            if key not in self._committed:
-                self.live.pop(key, None)
-        for key, elements in self._committed.items():
-            self.live[key] = [self._load(data) for data in elements]
+    def _loaded(self, committed: list[bytes]) -> list[Any]:
+        return list(map(self._load, committed))
 
     def image(self, key: Key) -> list[bytes] | None:
         sealed = self._sealed.get(key, _MISSING)

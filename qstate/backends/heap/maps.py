@@ -13,9 +13,8 @@ from qstate.backends.answers import map_answer
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp, Wanted
 from qstate.backends.heap.containers import HeapContainerTable
-from qstate.backends.heap.table import HeapState
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys, encode_key
+from qstate.keys import Key, KeyGroupRange, decode_keys, encode_key
 
 __all__ = ["HeapMapTable"]
 
@@ -31,27 +30,18 @@ class _WholeMap(set[Key]):
         pass
 
 
+_WHOLE = _WholeMap()
+
+
 class HeapMapTable(HeapContainerTable):
     """Map states. `_before` has the map keys that were written since S."""
 
-    def __init__(self, state: HeapState, namespace: Namespace) -> None:
-        super().__init__(state, namespace)
-        self._before: dict[Key, set[Key]] = {}
-        self._committed: dict[Key, dict[Key, bytes]] = {}
-        self._staged: dict[Key, dict[Key, bytes | None]] = {}
-        self._sealed: dict[Key, dict[Key, bytes | None]] = {}
-
-    def put(self, key: Key, value: Any) -> None:
-        entries = admit_map(value)
-        self._touch(key, _WholeMap())
-        if entries:
-            self.live[key] = entries
-        else:
-            self.live.pop(key, None)
-
-    def delete(self, key: Key) -> None:
-        self._touch(key, _WholeMap())
-        self.live.pop(key, None)
+    _before: dict[Key, set[Key]]
+    _committed: dict[Key, dict[Key, bytes]]
+    _staged: dict[Key, dict[Key, bytes | None]]
+    _sealed: dict[Key, dict[Key, bytes | None]]
+    _admit = staticmethod(admit_map)
+    _whole = _WHOLE
 
     def map_get(self, key: Key, map_key: Key) -> Any:
         found = self.live.get(key)
@@ -102,7 +92,7 @@ class HeapMapTable(HeapContainerTable):
                 entries, standing = live_get(key, _NOTHING), self._committed.get(key, _NOTHING)
                 staged: dict[Key, bytes | None] = {}
                 self._staged[key] = staged
-                whole = type(marks) is _WholeMap
+                whole = marks is _WHOLE
                 if whole and standing:
                     yield change(ChangeOp.DELETE, group, encoded)
                 for map_key in list(entries if whole else marks):
@@ -120,7 +110,7 @@ class HeapMapTable(HeapContainerTable):
         committed, sealed = self._committed, self._sealed
         for key, marks in self._before.items():
             staged, found = self._staged[key], committed.get(key)
-            whole = type(marks) is _WholeMap
+            whole = marks is _WHOLE
             old = self._old(found or {}, staged, whole)
             sealed[key] = {**old, **sealed[key]} if key in sealed else old
             if found is None or whole:
@@ -141,13 +131,8 @@ class HeapMapTable(HeapContainerTable):
             return {**dict.fromkeys(staged), **found}
         return {map_key: found.get(map_key) for map_key in staged}
 
-    def rollback(self) -> None:
-        # A committed key keeps a value all the while, for live readers.
-        for key in self._before:
-            if key not in self._committed:
-                self.live.pop(key, None)
-        for key, entries in self._committed.items():
-            self.live[key] = {map_key: self._load(data) for map_key, data in entries.items()}
+    def _loaded(self, committed: dict[Key, bytes]) -> dict[Key, Any]:
+        return {map_key: self._load(data) for map_key, data in committed.items()}
 
     def image(self, key: Key) -> dict[Key, bytes] | None:
         committed, sealed = self._committed.get(key, {}), self._sealed.get(key)

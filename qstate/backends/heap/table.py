@@ -98,6 +98,11 @@ class HeapTable(StateTable):
         self._load = state.descriptor.serializer.loads
         self._load_all = state.descriptor.serializer.load_all
         self.encoded_namespace = state.encode(namespace)
+        # The layers, and what `blocks` has serialized for the next `seal`. Each kind of table says what it has in them.
+        self._before: dict[Key, Any] = {}
+        self._committed: dict[Key, Any] = {}
+        self._staged: dict[Key, Any] = {}
+        self._sealed: dict[Key, Any] = {}
 
     def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
         return find_all(self.live, keys)
@@ -126,9 +131,9 @@ class HeapTable(StateTable):
     def rollback(self) -> None:
         """Restore the committed values of the live objects, even of those that user code changed without a write."""
 
-    @abstractmethod
     def forget_epoch(self) -> None:
         """The second step of a rollback: drop the running epoch's writes."""
+        self._before, self._staged = {}, {}
 
     @abstractmethod
     def image(self, key: Key) -> Any:
@@ -186,9 +191,9 @@ class HeapTable(StateTable):
     def load(self, block: ChangeBlock) -> None:
         """Apply changes that are committed and final already."""
 
-    @abstractmethod
     def is_empty(self) -> bool:
         """Whether all layers are empty, so that the heap need not keep the table."""
+        return not (self.live or self._before or self._sealed)
 
     def change(self, op: ChangeOp, group: int, key: bytes, data: bytes = b"", map_key: bytes = b"") -> Change:
         # The named tuple's own `__new__` is a Python function around this call: without it commits are a fifth faster.

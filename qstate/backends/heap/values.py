@@ -35,12 +35,11 @@ class Image(NamedTuple):
 class HeapValueTable(HeapTable):
     """Value, reducing and aggregating states."""
 
+    _committed: dict[Key, bytes]
+    _staged: dict[Key, bytes]
+
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
-        self._before: dict[Key, Any] = {}
-        self._committed: dict[Key, bytes] = {}
-        self._staged: dict[Key, bytes] = {}
-        self._sealed: dict[Key, Any] = {}
         self._sealed_bytes: dict[Key, bytes] = {}
 
     @cached_property
@@ -154,9 +153,6 @@ class HeapValueTable(HeapTable):
         for key, data in self._committed.items():
             live[key] = load(data)
 
-    def forget_epoch(self) -> None:
-        self._before, self._staged = {}, {}
-
     def image(self, key: Key) -> Image | None:
         value = self.live.get(key)  # before looking into `_before` and `_sealed`: see the module's rules
         value = self._before.get(key, value)
@@ -211,6 +207,3 @@ class HeapValueTable(HeapTable):
                     committed.pop(key, None)
                 else:
                     committed[key] = stored
-
-    def is_empty(self) -> bool:
-        return not (self.live or self._before or self._sealed)
