@@ -30,6 +30,7 @@ from qstate.serializers import MessagePackSerializer
 
 __all__ = [
     "IMMUTABLE",
+    "Answer",
     "accumulator_answer",
     "bounded",
     "container_header",
@@ -44,7 +45,8 @@ __all__ = [
     "unpack_elements",
 ]
 
-Found = bytes | FailureCode | None
+#: The answer for a key: its bytes, the failure in their place, or None without a value.
+Answer = bytes | FailureCode | None
 
 #: Values of exactly these types cannot change in place: any thread may read them, and a reference is as good as a copy.
 IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, Decimal, date, datetime, timedelta))
@@ -63,9 +65,9 @@ def too_large(most_bytes: int) -> TooLarge:
     return TooLarge(field="answer", limit=most_bytes)
 
 
-def bounded(answers: Iterable[Found], most_bytes: int) -> list[Found]:
+def bounded(answers: Iterable[Answer], most_bytes: int) -> list[Answer]:
     """The answers as a list. Raises `TooLarge`, and makes no further one, once they are larger than `most_bytes`."""
-    found: list[Found] = []
+    found: list[Answer] = []
     left = most_bytes
     for answer in answers:
         if type(answer) is bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from qstate.backends.answers import bounded, list_answer, map_answer, too_large, unpack_elements
+from qstate.backends.answers import Answer, bounded, list_answer, map_answer, too_large, unpack_elements
 from qstate.backends.contract import UNBOUNDED, ReadResult, Scanned, Selection, StateReader, StateScan, ValueParts
 from qstate.descriptors import AggregateFunction, AggregatingStateDescriptor, StateDescriptor, StateKind
 from qstate.errors import ConcurrentModification, FailureCode, TooLarge
@@ -145,11 +145,11 @@ class _CurrentReader(StateReader):
         parts = self._reader.parts(self._stored, namespace, key)
         return _CurrentParts(parts, self._answer, self._duration_ms, self._clock())
 
-    def _of_scan(self, found: bytes | FailureCode | None, most_bytes: int) -> bytes | FailureCode | None:
+    def _of_scan(self, found: Answer, most_bytes: int) -> Answer:
         answer = self._answer(found, self._clock())
         return FailureCode.TOO_LARGE if isinstance(answer, bytes) and len(answer) > most_bytes else answer
 
-    def _answer(self, found: bytes | FailureCode | None, now_ms: int) -> bytes | FailureCode | None:
+    def _answer(self, found: Answer, now_ms: int) -> Answer:
         if not isinstance(found, bytes):
             return found
         answer = self._current(found, now_ms)
@@ -184,9 +184,7 @@ class _CurrentReader(StateReader):
 class _CurrentScan(StateScan):
     """Leaves out keys whose value has expired. It reads the values in any case, to know that."""
 
-    def __init__(
-        self, scan: StateScan, current: Callable[[bytes | FailureCode | None, int], bytes | FailureCode | None]
-    ) -> None:
+    def __init__(self, scan: StateScan, current: Callable[[Answer, int], Answer]) -> None:
         self.epoch = scan.epoch
         self._scan = scan
         self._current = current
@@ -210,11 +208,7 @@ class _CurrentParts(ValueParts):
     """The parts of a value that had not expired at one moment, without their times."""
 
     def __init__(
-        self,
-        parts: ValueParts,
-        current: Callable[[bytes | FailureCode | None, int], bytes | FailureCode | None],
-        duration_ms: int,
-        now_ms: int,
+        self, parts: ValueParts, current: Callable[[Answer, int], Answer], duration_ms: int, now_ms: int
     ) -> None:
         self.epoch = parts.epoch
         self._parts = parts

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgpack
 
-from qstate.backends.answers import is_spliced
+from qstate.backends.answers import Answer, is_spliced
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode, query_error
 
@@ -69,7 +69,7 @@ class WholeValue(ValueParts):
     Raises the `QueryError` of a failure in the place of an answer.
     """
 
-    def __init__(self, descriptor: StateDescriptor, epoch: int, answer: bytes | FailureCode | None) -> None:
+    def __init__(self, descriptor: StateDescriptor, epoch: int, answer: Answer) -> None:
         if isinstance(answer, FailureCode):
             raise query_error(answer, {})
         self.epoch = epoch
@@ -117,7 +117,7 @@ class WholeValue(ValueParts):
         return answer[start : unpacker.tell()]
 
 
-def whole_value(descriptor: StateDescriptor, found: tuple[int, Sequence[bytes | FailureCode | None]]) -> WholeValue:
+def whole_value(descriptor: StateDescriptor, found: tuple[int, Sequence[Answer]]) -> WholeValue:
     """The parts of what `StateReader.get` has found for one key."""
     epoch, (answer,) = found
     return WholeValue(descriptor, epoch, answer)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from qstate.backends.admission import admit_descriptor, admit_timers
-from qstate.backends.answers import bounded
+from qstate.backends.answers import Answer, bounded
 from qstate.backends.byte_stores.entries import changes_between, page_of
 from qstate.backends.byte_stores.layout import group_bounds, pack_sequence, prefix_of, stop_of
 from qstate.backends.byte_stores.lists import ByteListTable, additions_of
@@ -431,7 +431,7 @@ class _LiveReader(StateReader):
         cached = backend.cached_keys(descriptor)
         _, store = backend.live_store()
 
-        def newest(table: ByteTable, key: Key, most_bytes: int) -> bytes | FailureCode | None:
+        def newest(table: ByteTable, key: Key, most_bytes: int) -> Answer:
             answer = next(_newest(table, lambda key: table.locate(key)[2], store, descriptor, (key,)))
             return FailureCode.TOO_LARGE if isinstance(answer, bytes) and len(answer) > most_bytes else answer
 
@@ -480,7 +480,7 @@ def _answers(
     descriptor: StateDescriptor,
     keys: Sequence[Key],
     most_bytes: int,
-) -> list[bytes | FailureCode | None]:
+) -> list[Answer]:
     if find is None:
         return [None] * len(keys)
     prefixes = map(find, keys)
@@ -503,7 +503,7 @@ def _entries(source: ByteStore | ByteSnapshot, prefix: bytes) -> Iterator[tuple[
 
 def _newest(
     table: ByteTable, find: Callable[[Key], bytes], store: ByteStore, descriptor: StateDescriptor, keys: Sequence[Key]
-) -> Iterator[bytes | FailureCode | None]:
+) -> Iterator[Answer]:
     """The newest answers for a state with one entry per key."""
     dump = descriptor.result_dumper()
     for key in keys:
@@ -515,7 +515,7 @@ def _newest(
             yield _answer(value, descriptor, dump)
 
 
-def _answer(value: Any, descriptor: StateDescriptor, dump: Callable[[Any], bytes]) -> bytes | FailureCode | None:
+def _answer(value: Any, descriptor: StateDescriptor, dump: Callable[[Any], bytes]) -> Answer:
     try:
         return None if value is None else dump(value)
     except Exception:

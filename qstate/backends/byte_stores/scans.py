@@ -11,6 +11,7 @@ from heapq import merge
 from itertools import groupby
 from operator import itemgetter
 
+from qstate.backends.answers import Answer
 from qstate.backends.byte_stores.layout import namespace_and_key, prefix_of, stop_of, stop_of_prefix
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.byte_stores.stored_answers import AnswerOf
@@ -18,7 +19,6 @@ from qstate.backends.byte_stores.table import ByteTable
 from qstate.backends.contract import Scanned, Selection, StateScan
 from qstate.backends.key_index import KeyIndex
 from qstate.descriptors import StateKind
-from qstate.errors import FailureCode
 from qstate.keys import Key
 
 __all__ = ["ByteStoreScan", "LiveByteStoreScan"]
@@ -76,7 +76,7 @@ class LiveByteStoreScan(ByteStoreScan):
         place: tuple[int, StateKind] | None,
         answer_of: AnswerOf,
         cached: KeyIndex[ByteTable],
-        newest: Callable[[ByteTable, Key, int], bytes | FailureCode | None],
+        newest: Callable[[ByteTable, Key, int], Answer],
     ) -> None:
         super().__init__(store, cached.epoch, place, answer_of, lambda: None)
         self._cached = cached

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from qstate.backends.answers import accumulator_answer, list_answer, map_answer, too_large, unpack_elements
+from qstate.backends.answers import Answer, accumulator_answer, list_answer, map_answer, too_large, unpack_elements
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import FailureCode, TooLarge
 from qstate.host.line_limit import limited
@@ -20,7 +20,7 @@ _LOG = limited(logging.getLogger(__name__))
 
 #: From a key's entries (store key and data), how many bytes of a store key precede the sub-key, and the most bytes of
 #: an answer, to the answer.
-AnswerOf = Callable[[Iterator[tuple[bytes, bytes]], int, int], bytes | FailureCode | None]
+AnswerOf = Callable[[Iterator[tuple[bytes, bytes]], int, int], Answer]
 
 
 def list_of(additions: Iterable[bytes], descriptor: StateDescriptor, most_bytes: int) -> bytes | None:
@@ -48,9 +48,7 @@ def map_of(stored: Iterable[tuple[bytes, bytes]], start: int, descriptor: StateD
     return map_answer(descriptor, entries) if entries else None
 
 
-def result_of(
-    found: bytes | None, descriptor: StateDescriptor, dump: Callable[[object], bytes]
-) -> bytes | FailureCode | None:
+def result_of(found: bytes | None, descriptor: StateDescriptor, dump: Callable[[object], bytes]) -> Answer:
     """The answer of a value that is one entry, computed of its accumulator if it is an aggregating state's."""
     try:
         return None if found is None else accumulator_answer(descriptor, dump, found)
@@ -64,7 +62,7 @@ def answer_of_entries(descriptor: StateDescriptor) -> AnswerOf:
     """The function that a scan makes answers with. It does not raise: a value that is too large is `TOO_LARGE`."""
     kind, dump = descriptor.kind, descriptor.result_dumper()
 
-    def answer(stored: Iterator[tuple[bytes, bytes]], start: int, most_bytes: int) -> bytes | FailureCode | None:
+    def answer(stored: Iterator[tuple[bytes, bytes]], start: int, most_bytes: int) -> Answer:
         try:
             if kind is StateKind.LIST:
                 return list_of((data for _, data in stored), descriptor, most_bytes)

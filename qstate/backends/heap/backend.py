@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import msgpack
 
 from qstate.backends.admission import admit_descriptor, admit_timers
-from qstate.backends.answers import IMMUTABLE, bounded, live_answer, too_large
+from qstate.backends.answers import IMMUTABLE, Answer, bounded, live_answer, too_large
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import (
     UNBOUNDED,
@@ -332,7 +332,7 @@ class _LiveReader(StateReader):
             value = table.values((key,))[0]
             return None if container and not value else value
 
-        def answer_of(table: HeapTable, value: Any, most_bytes: int) -> bytes | FailureCode | None:
+        def answer_of(table: HeapTable, value: Any, most_bytes: int) -> Answer:
             return _of_most(most_bytes, lambda: _answer(descriptor, dump, value, most_bytes))
 
         return HeapScan(self._backend.live_keys(descriptor), find, answer_of)
@@ -368,7 +368,7 @@ class _CommittedReader(StateReader):
         def find(table: HeapTable, key: Key) -> Any:
             return table.images((key,), UNBOUNDED)[0]
 
-        def answer_of(table: HeapTable, image: Any, most_bytes: int) -> bytes | FailureCode | None:
+        def answer_of(table: HeapTable, image: Any, most_bytes: int) -> Answer:
             return _of_most(most_bytes, lambda: _image_answer(table, descriptor, dump, image))
 
         return HeapScan(self._backend.frozen_keys(descriptor), find, answer_of)
@@ -387,7 +387,7 @@ def _parts(descriptor: StateDescriptor, epoch: int, dump: Callable[[Any], bytes]
     return HeapParts(epoch, dump, entries=value)
 
 
-def _of_most(most_bytes: int, answer_of: Callable[[], bytes | FailureCode | None]) -> bytes | FailureCode | None:
+def _of_most(most_bytes: int, answer_of: Callable[[], Answer]) -> Answer:
     """The answer, or `TOO_LARGE` in its place."""
     try:
         answer = answer_of()
@@ -396,9 +396,7 @@ def _of_most(most_bytes: int, answer_of: Callable[[], bytes | FailureCode | None
     return FailureCode.TOO_LARGE if isinstance(answer, bytes) and len(answer) > most_bytes else answer
 
 
-def _image_answer(
-    table: HeapTable, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any
-) -> bytes | FailureCode | None:
+def _image_answer(table: HeapTable, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any) -> Answer:
     if image is None:
         return None
     try:
@@ -408,9 +406,7 @@ def _image_answer(
         return FailureCode.INTERNAL
 
 
-def _dumped(
-    descriptor: StateDescriptor, values: Sequence[Any], most_bytes: int
-) -> Sequence[bytes | FailureCode | None]:
+def _dumped(descriptor: StateDescriptor, values: Sequence[Any], most_bytes: int) -> Sequence[Answer]:
     """The answers for values that cannot change: made all at once if they certainly fit."""
     most = _most_bytes(descriptor, values)
     if most is not None and most <= most_bytes:
@@ -454,9 +450,7 @@ def _is_container(descriptor: StateDescriptor) -> bool:
     return kind is _LIST or kind is _MAP  # a set of enum members would hash them in Python
 
 
-def _answer(
-    descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any, most_bytes: int
-) -> bytes | FailureCode | None:
+def _answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any, most_bytes: int) -> Answer:
     """The answer for one live object, even if it is changing.
 
     Raises `TooLarge` if the answer is certainly too large before it is made. It may turn out larger: the caller counts.

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from qstate.backends.answers import Answer
 from qstate.backends.contract import Scanned, Selection, StateScan
 from qstate.backends.heap.table import HeapTable
 from qstate.backends.key_index import KeyIndex
-from qstate.errors import FailureCode
 from qstate.keys import Key
 
 __all__ = ["HeapScan"]
@@ -20,7 +20,7 @@ __all__ = ["HeapScan"]
 #: What a table has for a key, in the isolation of the scan; None without a value.
 Find = Callable[[HeapTable, Key], Any]
 #: From a table, what it has for a key, and the most bytes of the answer to the answer; None without a value.
-AnswerOf = Callable[[HeapTable, Any, int], bytes | FailureCode | None]
+AnswerOf = Callable[[HeapTable, Any, int], Answer]
 
 
 class HeapScan(StateScan):
