@@ -274,18 +274,16 @@ def data_schema(plain: Mapping[str, Any]) -> dict[str, Any]:
     return described if plain.get("ttl_ms") is None else {**described, "ttl_ms": True}
 
 
-def header_of(
-    identity: LogIdentity, kind: str, *, sequence: int, previous: int, epoch: int, writer: int
-) -> dict[str, Any]:
-    """The header fields that every file of a log has."""
+def header_of(identity: LogIdentity, kind: str, file: Sealed | Snapshot, previous: int) -> dict[str, Any]:
+    """The header fields that every file of a log has. `previous` is the seal of the file before it."""
     return {
         "format": FORMAT,
         "kind": kind,
         **asdict(identity),
-        "sequence": sequence,
+        "sequence": file.sequence,
         "previous": previous,
-        "writer": writer,
-        "epoch": epoch,
+        "writer": file.writer,
+        "epoch": file.epoch,
     }
 
 

@@ -26,6 +26,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,14 +345,7 @@ class EpochLog:
         )
 
     def _header(self, kind: str, epoch: int) -> dict[str, Any]:
-        return header_of(
-            self._identity,
-            kind,
-            sequence=self._last.sequence + 1,
-            previous=self._last.seal,
-            epoch=epoch,
-            writer=self._writer,
-        )
+        return header_of(self._identity, kind, Sealed(self._last.sequence + 1, 0, epoch, self._writer), self._last.seal)
 
     def _remove_leftovers(self) -> None:
         referred = {segment.output_name: epoch for epoch, segment in self._epochs.items() if segment.output}
@@ -372,13 +366,11 @@ def _writing(files: Directory, name: str) -> AbstractContextManager[None]:
 def _claim(chain: Chain, states: States) -> Sealed | None:
     """Write an opening with the number after the chain; None when another writer took the number first."""
     files, sequence = chain.files, chain.top + 1
-    header = header_of(
-        chain.identity, "writer", sequence=sequence, previous=chain.seal, epoch=NO_EPOCH, writer=sequence
-    )
+    opening = Sealed(sequence, 0, NO_EPOCH, sequence, states=states)
+    header = header_of(chain.identity, "writer", opening, chain.seal)
     header.update(states=list(states), void=1 if chain.damaged else 0)
     temporary = temporary_name(sequence)
     seal = write_segment(files, temporary, header).seal
-    opening = Sealed(sequence, seal, NO_EPOCH, sequence, states=states)
     try:
         files.publish(temporary, opening.name)
     except (FileExistsError, FileNotFoundError):
@@ -387,4 +379,4 @@ def _claim(chain: Chain, states: States) -> Sealed | None:
         files.remove(temporary)
         return None
     files.sync()
-    return opening
+    return replace(opening, seal=seal)

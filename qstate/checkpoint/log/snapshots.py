@@ -147,14 +147,7 @@ def write_snapshot(
     of the snapshot's epoch. Returns the snapshot with its seal. Raises `CheckpointError` when it cannot be written, and
     what `changes` raises; there is no new snapshot then.
     """
-    header = header_of(
-        identity,
-        "snapshot",
-        sequence=snapshot.sequence,
-        previous=snapshot.previous,
-        epoch=snapshot.epoch,
-        writer=snapshot.writer,
-    )
+    header = header_of(identity, "snapshot", snapshot, snapshot.previous)
     header["states"] = list(snapshot.states)
     if snapshot.below is not None:
         header["format"] = PARTIAL_FORMAT

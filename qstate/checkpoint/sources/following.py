@@ -10,14 +10,14 @@ that it began with. Otherwise the caller must begin again with the state as of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
-from qstate.checkpoint.log.chain import NO_EPOCH, Sealed, States, header_of, reading
+from qstate.checkpoint.log.chain import NO_EPOCH, Sealed, States, reading
 from qstate.checkpoint.log.file_facts import check_log_file
 from qstate.checkpoint.log.file_names import FileKind, log_name
+from qstate.checkpoint.log.log_identity import owner_of
 from qstate.checkpoint.manifest import JobManifest, LogPlace, newest_places
 from qstate.checkpoint.sources.history import OutrunCheckpoint, check_history, existing_chain
 from qstate.checkpoint.storage.directory import Directory
@@ -139,17 +139,10 @@ class FollowedLog:
         name = log_name(number)
         with reading(self.place.directory, name) as reader:
             info = reader.info()
-        header: Mapping[str, Any] = info.header
+        header = info.header
         check_log_file(header, self.place.directory.path / name)
-        expected = header_of(
-            self.place.identity,
-            header.get("kind", ""),
-            sequence=sequence + 1,
-            previous=seal,
-            epoch=header.get("epoch", NO_EPOCH),
-            writer=header.get("writer", 0),
-        )
-        if header.get("kind") not in ("writer", "epoch") or any(header.get(key) != expected[key] for key in expected):
+        follows = (header["sequence"], header["previous"]) == (sequence + 1, seal)
+        if not follows or header["kind"] not in ("writer", "epoch") or owner_of(header) != self.place.identity:
             raise DamagedCheckpoint(f"{self.place.directory.path / name} does not follow the file before it")
         if header["kind"] == "writer":  # its schemas describe data only once it has sealed an epoch
             self._opened_with = self.schemas[number] = tuple(header.get("states", ()))
