@@ -27,9 +27,10 @@ from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from xxhash import xxh64_hexdigest
 
-from qstate.checkpoint.log.file_facts import LARGEST_MANIFEST, FinalFacts, JobFacts, check_facts
+from qstate.checkpoint.log.file_facts import LARGEST_MANIFEST, FinalFacts, JobFacts, check_facts, check_format
 from qstate.checkpoint.log.file_names import FileName, history_files
 from qstate.checkpoint.log.log_identity import LogIdentity
 from qstate.checkpoint.storage.directory import AnyDirectory, Directory, doing
@@ -122,14 +123,7 @@ class JobManifest:
             return None
         if max(plain["layouts"]) > plain["max_parallelism"]:
             raise DamagedCheckpoint(f"{files.path / MANIFEST_FILE} has a layout that cannot be; {_BRING_BACK}")
-        return cls(
-            plain["job"],
-            plain["max_parallelism"],
-            tuple(plain["layouts"]),
-            dict(plain["operators"]),
-            plain["restored_from"],
-            plain.get("history"),
-        )
+        return msgspec.convert(plain, cls)
 
     def write(self, root: Path | Directory) -> None:
         """Replace the manifest, durably and atomically. Raises `CheckpointError`; the old one stays then."""
@@ -229,13 +223,9 @@ def read_checked(files: Directory, name: str, format_number: int, kind: Any) -> 
     plain = _read(files, name)
     if plain is None:
         return None
-    where = files.path / name
-    if plain.get("format") != format_number:
-        raise CheckpointError(
-            f"{where} has format {plain.get('format')!r:.40}, expected {format_number}: another version of qstate "
-            "wrote it; use that version"
-        )
-    check_facts(plain, kind, str(where), _BRING_BACK)
+    where = str(files.path / name)
+    check_format(plain, format_number, where)
+    check_facts(plain, kind, where, _BRING_BACK)
     return plain
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "JobFacts",
     "SavepointFacts",
     "check_facts",
+    "check_format",
     "check_lists",
     "check_log_file",
     "check_savepoint_file",
@@ -176,17 +177,22 @@ def check_facts(plain: Any, kind: Any, where: str, what_to_do: str = WHAT_TO_DO)
         raise DamagedCheckpoint(f"{where} is not as qstate writes it: {exc}; {what_to_do}") from exc
 
 
+def check_format(plain: Mapping[str, Any], expected: int, path: object) -> None:
+    """Raise `CheckpointError` for metadata of another format."""
+    found = plain.get("format")
+    if found != expected:
+        raise CheckpointError(
+            f"{path} has format {found!r:.40}, expected {expected}: another version of qstate wrote it; use that "
+            "version"
+        )
+
+
 def check_log_file(header: Mapping[str, Any], path: object) -> None:
     """Check the header of a file of an epoch log.
 
     Raises `CheckpointError` for another format or a schema of a newer qstate, `DamagedCheckpoint` for anything else.
     """
-    expected = PARTIAL_FORMAT if "since" in header else FORMAT
-    if header.get("format") != expected:
-        raise CheckpointError(
-            f"{path} has format {header.get('format')!r:.40}, expected {expected}: another version of qstate wrote it; "
-            "use that version"
-        )
+    check_format(header, PARTIAL_FORMAT if "since" in header else FORMAT, path)
     check_facts(header, LogHeaderFacts, f"the header of {path}")
     if not header["subtask"] < header["parallelism"] <= header["max_parallelism"]:
         raise DamagedCheckpoint(f"the header of {path} names a subtask that cannot be; {WHAT_TO_DO}")
