@@ -147,8 +147,9 @@ class ChangeFeed:
         self._root = root
         self._operator = operator
         self._most_bytes = most_bytes
-        self._final = final
-        self._closed = False
+        #: The newest committed epoch, -1 when there is none.
+        self.final = final
+        self.closed = False
         self._state = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
         self._reading = threading.Lock()
@@ -160,20 +161,11 @@ class ChangeFeed:
         self._oldest: dict[str, int] = {}
         self._kept: OrderedDict[tuple[str, int, int], tuple[EpochChanges, int]] = OrderedDict()
 
-    @property
-    def final(self) -> int:
-        """The newest committed epoch, -1 when there is none."""
-        return self._final
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def finalize(self, epoch: int) -> None:
         """Spark has committed this epoch and all before."""
-        if epoch > self._final:
+        if epoch > self.final:
             with self._state:
-                self._final = epoch
+                self.final = epoch
                 waiting, self._waiting = self._waiting, []
             for notify in waiting:
                 notify()
@@ -181,7 +173,7 @@ class ChangeFeed:
     def close(self) -> None:
         """Notify the waiters; further `once` return False. Idempotent."""
         with self._state:
-            self._closed = True
+            self.closed = True
             waiting, self._waiting = self._waiting, []
         for notify in waiting:
             notify()
@@ -193,7 +185,7 @@ class ChangeFeed:
         that is so already.
         """
         with self._state:
-            if self._closed or self._final != final:
+            if self.closed or self.final != final:
                 return False
             self._waiting.append(notify)
             return True
@@ -203,7 +195,7 @@ class ChangeFeed:
 
         Raises `CompactedEpoch` when changes of this epoch or a later one are missing, and `CheckpointError`.
         """
-        final = self._final
+        final = self.final
         if epoch > final:
             return None
         with self._reading:
@@ -239,7 +231,7 @@ class ChangeFeed:
 
     def _look(self) -> None:
         """Read which epochs the logs have, of the newest layout first. Raises `CompactedEpoch` if they are gone."""
-        final = self._final  # before the files: every log has what is committed
+        final = self.final  # before the files: every log has what is committed
         manifest = self._manifest(final)
         known = {log.place.directory.path: log for layout in self._layouts for log in layout}
         # The look changes the known logs: they count again when it is complete.

@@ -36,6 +36,8 @@ class FollowedLog:
         self.place = place
         #: The schemas of the newest data.
         self.states: States = ()
+        #: The schemas that the newest writer opened the log with.
+        self.declared: States = ()
         self.sealed: list[Sealed] = []
         #: Further epochs that exist: those of snapshots, and the one that the follower has.
         self.older: set[int] = set()
@@ -53,14 +55,8 @@ class FollowedLog:
         self._bases: dict[int, tuple[int, int]] = {}
         self._applied: tuple[int, int] | None = None
         self._last = (0, 0)
-        self._opened_with: States = ()
         self._sound = False
         self._read()
-
-    @property
-    def declared(self) -> States:
-        """The schemas that the newest writer opened the log with."""
-        return self._opened_with
 
     @property
     def snapshots(self) -> Collection[int]:
@@ -145,9 +141,9 @@ class FollowedLog:
         if not follows or header["kind"] not in ("writer", "epoch") or owner_of(header) != self.place.identity:
             raise DamagedCheckpoint(f"{self.place.directory.path / name} does not follow the file before it")
         if header["kind"] == "writer":  # its schemas describe data only once it has sealed an epoch
-            self._opened_with = self.schemas[number] = tuple(header.get("states", ()))
+            self.declared = self.schemas[number] = tuple(header.get("states", ()))
         else:
-            self.states = self._opened_with
+            self.states = self.declared
             self.sealed.append(Sealed(number, info.seal, header["epoch"], header["writer"]))
         self._last = number, info.seal
 
@@ -157,12 +153,12 @@ class FollowedLog:
         chain = existing_chain(self.place)
         if chain is None:
             raise DamagedCheckpoint(f"{self.place.directory.path} has lost its epoch log; bring it back from a copy")
-        self.states = self._opened_with = chain.states
+        self.states = self.declared = chain.states
         bases = [base for base in chain.bases if base is not None]
         self.schemas = {base.writer: base.states for base in bases}
         for one in chain.segments:
             if one.writer == one.sequence:
-                self._opened_with = self.schemas[one.sequence] = one.states
+                self.declared = self.schemas[one.sequence] = one.states
         self.damaged = chain.damaged
         self._bases = {base.epoch: (base.sequence, base.previous) for base in reversed(bases)}
         self.given = max((base.epoch for base in bases if base.sequence == 0), default=NO_EPOCH)
@@ -185,7 +181,8 @@ class FollowedOperator:
         self.uid = uid
         self.logs: Sequence[FollowedLog] = ()
         self._root = directory_of(root)
-        self._whole = False
+        #: Whether there is a log for every key group.
+        self.whole = False
         self._begun_with: list[States] = []
 
     def look(self, manifest: JobManifest) -> None:
@@ -201,11 +198,11 @@ class FollowedOperator:
         else:
             logs = [FollowedLog(place) for place in places]
             self.logs, self._begun_with = logs, []
-        self._whole = sum(len(place.groups) for place in places) == manifest.max_parallelism
+        self.whole = sum(len(place.groups) for place in places) == manifest.max_parallelism
         try:
             check_history(self._root, manifest)
         except OutrunCheckpoint:
-            self.logs, self._begun_with, self._whole = (), [], False
+            self.logs, self._begun_with, self.whole = (), [], False
             raise
 
     @property
@@ -240,11 +237,6 @@ class FollowedOperator:
         return next((log.damaged for log in self.logs if log.damaged is not None), None)
 
     @property
-    def whole(self) -> bool:
-        """Whether there is a log for every key group."""
-        return self._whole
-
-    @property
     def sealed(self) -> int:
         """The newest epoch that every subtask has sealed, -1 when there is none. No later one can be committed."""
         return min((log.latest for log in self.logs), default=NO_EPOCH)
@@ -261,7 +253,7 @@ class FollowedOperator:
 
     def final(self, committed: int) -> int:
         """The newest epoch up to `committed` that all subtasks have, -1 when there is none."""
-        return min(self.sealed, committed) if self._whole else NO_EPOCH
+        return min(self.sealed, committed) if self.whole else NO_EPOCH
 
     def epochs(self, upto: int) -> list[int]:
         """The epochs up to this one that the follower does not have yet."""

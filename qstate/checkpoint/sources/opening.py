@@ -204,13 +204,14 @@ def open_epoch_log(
     def admit(chain: Chain | None) -> States:
         nonlocal declared
         declared = declare(None if chain is None else stored_lists(chain))
-        stored[:] = _stored_schemas(chain) if chain is not None else []
-        for states in stored:
-            declared.plans(states)
+        stored.clear()
         if chain is not None:
+            stored.extend(part.states for part in chain.parts(chain.bases[0]))
+            for states in stored:
+                declared.plans(states)
             declared.lists(chain.operator_state())
-        if chain is not None and chain.damaged is not None:
-            _check_replayed(chain, first_epoch)
+            if chain.damaged is not None:
+                _check_replayed(chain, first_epoch)
         return declared.schemas
 
     opened = EpochLog.open(files, identity, admit)
@@ -241,10 +242,6 @@ def _check_replayed(chain: Chain, first_epoch: int | None) -> None:
             "back from a copy of the checkpoint directory, or start from a savepoint with the checkpointLocation of "
             "that time"
         )
-
-
-def _stored_schemas(chain: Chain) -> list[States]:
-    return [part.states for part in chain.parts(chain.bases[0])]
 
 
 def _begin_with(files: Directory, identity: LogIdentity, declare: Declare, origin: Origin, compression: str) -> None:

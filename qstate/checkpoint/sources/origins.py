@@ -133,22 +133,23 @@ class _Restored(StateSource):
     def state(
         self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
     ) -> Iterator[Change]:
-        stored = self._operators.get(operator)
-        if stored is None:
-            return iter(())
-        return self._source.state(operator, groups, stored.epoch if self._restarts_epochs(stored) else upto, prepare)
+        there = self._epoch_there(operator, upto)
+        return iter(()) if there is None else self._source.state(operator, groups, there, prepare)
 
     def states(self, operator: str, upto: int) -> States:
-        stored = self._operators.get(operator)
-        if stored is None:
-            return ()
-        return self._source.states(operator, stored.epoch if self._restarts_epochs(stored) else upto)
+        there = self._epoch_there(operator, upto)
+        return () if there is None else self._source.states(operator, there)
 
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        there = self._epoch_there(operator, upto)
+        return [] if there is None else self._source.operator_states(operator, there)
+
+    def _epoch_there(self, operator: str, upto: int) -> int | None:
+        """The epoch of the source to read in the place of this one; None: the source has no such operator."""
         stored = self._operators.get(operator)
         if stored is None:
-            return []
-        return self._source.operator_states(operator, stored.epoch if self._restarts_epochs(stored) else upto)
+            return None
+        return stored.epoch if self._restarts_epochs(stored) else upto
 
     def _restarts_epochs(self, stored: StoredOperator) -> bool:
         return stored.query != self._queries.get(stored.uid)
