@@ -34,7 +34,7 @@ from qstate.backends.contract import ChangeOp
 from qstate.checkpoint.log.chain import NO_EPOCH, data_schema
 from qstate.checkpoint.manifest import JobManifest, LogPlace, layout_places
 from qstate.checkpoint.sources.following import FollowedLog
-from qstate.checkpoint.sources.history import OutrunCheckpoint
+from qstate.checkpoint.sources.history import OutrunCheckpoint, with_gaps
 from qstate.checkpoint.storage.directory import Directory
 from qstate.errors import DamagedCheckpoint
 from qstate.evolution import StateSchema
@@ -261,7 +261,7 @@ class ChangeFeed:
 
     def _have_all(self, layouts: Sequence[Sequence[FollowedLog]]) -> bool:
         """Whether one of these layouts has a log of every key group of the feed."""
-        return any(all(log is not None for log, _ in _parts(self.groups, logs)) for logs in layouts)
+        return any(all(log is not None for _, log in _parts(self.groups, logs)) for logs in layouts)
 
     def _shares(self, place: LogPlace) -> bool:
         return bool(place.files) and _shared(place.groups, self.groups) is not None
@@ -272,7 +272,7 @@ class ChangeFeed:
         for layout in self._layouts:
             missing: list[KeyGroupRange] = []
             for part in wanted:
-                for log, groups in _parts(part, layout):
+                for groups, log in _parts(part, layout):
                     if log is None or log.begins_after >= epoch:
                         missing.append(groups)
                     else:
@@ -294,7 +294,7 @@ class ChangeFeed:
         if layout == len(self._layouts):
             return upto + 1
         found = []
-        for log, part in _parts(groups, self._layouts[layout]):
+        for part, log in _parts(groups, self._layouts[layout]):
             first = upto + 1 if log is None or log.latest < upto else _first_in_form(log, state.schema)
             if log is None:
                 first = self._oldest_in(state, part, layout + 1, upto)
@@ -337,18 +337,10 @@ def _shared(one: KeyGroupRange, other: KeyGroupRange) -> KeyGroupRange | None:
     return KeyGroupRange(start, stop) if start < stop else None
 
 
-def _parts(groups: KeyGroupRange, layout: Sequence[FollowedLog]) -> Iterator[tuple[FollowedLog | None, KeyGroupRange]]:
+def _parts(groups: KeyGroupRange, layout: Sequence[FollowedLog]) -> Iterator[tuple[KeyGroupRange, FollowedLog | None]]:
     """The key groups by the log of a layout that has them, ascending; None: no log has them."""
-    at = groups.start
-    for log in layout:
-        shared = _shared(log.place.groups, groups)
-        if shared is not None:
-            if at < shared.start:
-                yield None, KeyGroupRange(at, shared.start)
-            yield log, shared
-            at = shared.stop
-    if at < groups.stop:
-        yield None, KeyGroupRange(at, groups.stop)
+    shared = ((_shared(log.place.groups, groups), log) for log in layout)
+    return with_gaps(groups, ((part, log) for part, log in shared if part is not None))
 
 
 def _first_in_form(log: FollowedLog, schema: StateSchema) -> int:

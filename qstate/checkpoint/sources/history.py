@@ -52,6 +52,7 @@ __all__ = [
     "check_history",
     "existing_chain",
     "in_one_form",
+    "with_gaps",
 ]
 
 Found = TypeVar("Found")
@@ -215,14 +216,11 @@ class JobHistory(StateSource):
     def state(
         self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
     ) -> Iterator[Change]:
-        at = groups.start
-        for part, chain in self._chains(operator, groups):
-            if self._origin is not None and at < part.start:
-                yield from self._origin.state(operator, KeyGroupRange(at, part.start), upto, prepare)
-            yield from self._of_chain(chain, part, upto, prepare)
-            at = part.stop
-        if self._origin is not None and at < groups.stop:
-            yield from self._origin.state(operator, KeyGroupRange(at, groups.stop), upto, prepare)
+        for part, chain in with_gaps(groups, self._chains(operator, groups)):
+            if chain is not None:
+                yield from self._of_chain(chain, part, upto, prepare)
+            elif self._origin is not None:
+                yield from self._origin.state(operator, part, upto, prepare)
         self._check_history()
 
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
@@ -404,8 +402,21 @@ def in_one_form(states: States, where: str, *, newest: bool = True) -> Prepare:
 
 def _missing(chains: Sequence[tuple[KeyGroupRange, Chain]], groups: KeyGroupRange) -> list[KeyGroupRange]:
     """The ranges of these key groups that have no history."""
-    bounds = [groups.start, *(at for part, _ in chains for at in (part.start, part.stop)), groups.stop]
-    return [KeyGroupRange(*pair) for pair in zip(bounds[::2], bounds[1::2], strict=True) if pair[0] < pair[1]]
+    return [part for part, chain in with_gaps(groups, chains) if chain is None]
+
+
+def with_gaps(
+    groups: KeyGroupRange, found: Iterable[tuple[KeyGroupRange, Found]]
+) -> Iterator[tuple[KeyGroupRange, Found | None]]:
+    """What was found for some of these key groups, ascending, and None for each range between without anything."""
+    at = groups.start
+    for part, one in found:
+        if at < part.start:
+            yield KeyGroupRange(at, part.start), None
+        yield part, one
+        at = part.stop
+    if at < groups.stop:
+        yield KeyGroupRange(at, groups.stop), None
 
 
 def _restored(chain: Chain) -> Iterator[Snapshot]:
