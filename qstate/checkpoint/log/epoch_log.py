@@ -241,25 +241,11 @@ class EpochLog:
         A writer needs it whose schemas differ from the stored ones: readers then begin with the snapshot. Raises
         `CheckpointError`; the log is then as it was.
         """
-        snapshot = Snapshot(
-            self._last.sequence,
-            0,
-            self._last.seal,
-            NO_EPOCH if self._latest is None else self._latest,
-            self._writer,
-            self._states,
-        )
-        self._chain.bases = (
-            write_snapshot(
-                self._files,
-                self._identity,
-                snapshot,
-                changes,
-                self.compression,
-                operator_state=self._chain.operator_state(),
-            ),
-            *self._chain.bases,
-        )
+        epoch = NO_EPOCH if self._latest is None else self._latest
+        planned = Snapshot(self._last.sequence, 0, self._last.seal, epoch, self._writer, self._states)
+        lists = self.operator_state()
+        base = write_snapshot(self._files, self._identity, planned, changes, self.compression, operator_state=lists)
+        self._chain.bases = (base, *self._chain.bases)
 
     def begin_output(self) -> OutputSpool:
         """A spool for the output of the next epoch. It removes the file of a spool begun earlier for this epoch."""

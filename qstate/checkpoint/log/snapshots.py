@@ -93,14 +93,8 @@ def take_snapshot(
         planned = replace(snapshot, below=_left_below(chain, base, snapshot, whole_bytes))
         try:
             with readable(files.path):
-                taken = write_snapshot(
-                    files,
-                    chain.identity,
-                    planned,
-                    _changes(chain, base, planned),
-                    compression,
-                    operator_state=chain.operator_state(planned.epoch),
-                )
+                changes, lists = _changes(chain, base, planned), chain.operator_state(planned.epoch)
+                taken = write_snapshot(files, chain.identity, planned, changes, compression, operator_state=lists)
         except DamagedCheckpoint as exc:
             if base is chain.bases[-1]:
                 raise

@@ -160,18 +160,12 @@ class Savepoint(StateSource):
         return cls(files, manifest)
 
     def operators(self) -> dict[str, StoredOperator]:
-        return {
-            uid: StoredOperator(
-                uid,
-                stored["query"],
-                stored["epoch"],
-                stored["epoch"],
-                stored["epoch"],
-                stored["parallelism"],
-                tuple(stored["states"]),
-            )
-            for uid, stored in self._operators.items()
-        }
+        return {uid: self._stored(uid) for uid in self._operators}
+
+    def _stored(self, uid: str) -> StoredOperator:
+        found = self._operators[uid]
+        epoch = found["epoch"]  # the only one: it is final, sealed and committed
+        return StoredOperator(uid, found["query"], epoch, epoch, epoch, found["parallelism"], tuple(found["states"]))
 
     def file(self, operator: str) -> tuple[str, int]:
         """The name and the seal of an operator's file."""
