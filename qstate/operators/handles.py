@@ -221,13 +221,17 @@ class StateHandle(ABC):
         """One computed value in the form that is read back; a None stays, and is refused later."""
         return value if value is None or type(value) in self._unchanged else self._admit(value)
 
-    def _refuse_none_of(self, operation: str, keys: Sequence[Key], values: Sequence[Any]) -> None:
+    def _added(
+        self, keys: Sequence[Key], values: Sequence[Any], namespaces: Sequence[Namespace] | None
+    ) -> Iterator[Part]:
+        """The parts of an `add_many` by namespace. Raises `JobError` for None, and as `_parts`."""
         # By type, because `None in values` would call the values' own `__eq__`.
         for place, kind in enumerate(map(type, values)):
             if kind is _NONE:
                 raise JobError(
-                    f"state {self._descriptor.name!r}, key {keys[place]!r}: {operation} got None, which is not a value"
+                    f"state {self._descriptor.name!r}, key {keys[place]!r}: add_many() got None, which is not a value"
                 )
+        return self._parts("add_many()", keys, namespaces, values)
 
     def _refuse_none(self, operation: str) -> NoReturn:
         raise JobError(f"state {self._descriptor.name!r}: {operation} got None, which is not a value")
@@ -336,9 +340,7 @@ class ListState(StateHandle):
 
     def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
         """Add one element for each key at the end of its list. A key may come several times."""
-        added = self._admitted(values)
-        self._refuse_none_of("add_many()", keys, added)
-        for part in self._parts("add_many()", keys, namespaces, added):
+        for part in self._added(keys, self._admitted(values), namespaces):
             lists: dict[Key, list[Any]] = {}
             for key, value in zip(part.keys, part.given[0], strict=True):
                 lists.setdefault(key, []).append(value)
@@ -374,9 +376,9 @@ class MapState(StateHandle):
         "_map_remove",
         "_takes_null",
     )
+    _descriptor: MapStateDescriptor
 
     def _bind(self, table: StateTable) -> None:
-        assert isinstance(self._descriptor, MapStateDescriptor)
         self._key_classes = _rule_of_map_keys(self._descriptor.map_key_type).exact
         self._takes_null = False  # until it is known
         self._map_contains = table.map_contains
@@ -394,7 +396,7 @@ class MapState(StateHandle):
         if value is None:
             self._check_null("put()")
         if type(map_key) not in self._key_classes:
-            self._check_map_key(map_key)
+            check_map_key(self._descriptor, map_key)
         self._map_put(
             self._cursor.current_key, map_key, value if type(value) in self._unchanged else self._admit(value)
         )
@@ -405,7 +407,7 @@ class MapState(StateHandle):
             if value is None:
                 self._check_null("put_all()")
             if type(map_key) not in self._key_classes:
-                self._check_map_key(map_key)
+                check_map_key(self._descriptor, map_key)
         key = self._cursor.current_key
         for map_key, value in entries.items():
             self._map_put(key, map_key, value if type(value) in self._unchanged else self._admit(value))
@@ -451,7 +453,7 @@ class MapState(StateHandle):
                 self._check_null("put_many()", f", key {key!r}")
         for map_key in names:
             if type(map_key) not in self._key_classes:
-                self._check_map_key(map_key)
+                check_map_key(self._descriptor, map_key)
         for part in self._parts("put_many()", keys, namespaces, names, new):
             for key, map_key, value in zip(part.keys, *part.given, strict=True):
                 part.table.map_put(key, map_key, value)
@@ -473,18 +475,14 @@ class MapState(StateHandle):
                 )
             self._takes_null = True
 
-    def _check_map_key(self, map_key: Any) -> None:
-        assert isinstance(self._descriptor, MapStateDescriptor)
-        check_map_key(self._descriptor, map_key)
-
 
 class ReducingState(StateHandle):
     """One value per key: all values added so far, combined by the descriptor's reduce function."""
 
     __slots__ = ("_get", "_put", "_reduce")
+    _descriptor: ReducingStateDescriptor
 
     def _bind(self, table: StateTable) -> None:
-        assert isinstance(self._descriptor, ReducingStateDescriptor)
         self._get = table.get
         self._put = table.put
         self._reduce = self._descriptor.reduce_function
@@ -511,9 +509,8 @@ class ReducingState(StateHandle):
 
     def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
         """Combine one more value into the state of each key. Values of equal keys are combined in their order."""
-        added, reduce = listed(values), self._reduce
-        self._refuse_none_of("add_many()", keys, added)
-        for part in self._parts("add_many()", keys, namespaces, added):
+        reduce = self._reduce
+        for part in self._added(keys, listed(values), namespaces):
             fold(
                 part,
                 self._descriptor.name,
@@ -526,9 +523,9 @@ class AggregatingState(StateHandle):
     """An accumulator per key, updated by `add` and read through the descriptor's aggregate function."""
 
     __slots__ = ("_function", "_get", "_put")
+    _descriptor: AggregatingStateDescriptor
 
     def _bind(self, table: StateTable) -> None:
-        assert isinstance(self._descriptor, AggregatingStateDescriptor)
         self._get = table.get
         self._put = table.put
         self._function = self._descriptor.aggregate_function
@@ -558,13 +555,12 @@ class AggregatingState(StateHandle):
 
     def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
         """Add one more value to the accumulator of each key. Values of equal keys are added in their order."""
-        added, function = listed(values), self._function
+        function = self._function
 
         def combine(old: Any, value: Any) -> Any:
             return self._stored(function.add(value, function.create_accumulator() if old is None else old))
 
-        self._refuse_none_of("add_many()", keys, added)
-        for part in self._parts("add_many()", keys, namespaces, added):
+        for part in self._added(keys, listed(values), namespaces):
             fold(part, self._descriptor.name, "the aggregate function's add()", combine)
 
 
