@@ -113,7 +113,6 @@ class EpochLog:
         self._writer = opening.sequence
         self._states = opening.states
         self._epochs = {segment.epoch: segment for segment in chain.segments if segment.epoch != NO_EPOCH}
-        self._latest = chain.latest()
         self._outputs: dict[int, str] = {}
         self._refusal: CheckpointError | FencedError | None = None
         self._pid = os.getpid()
@@ -171,7 +170,7 @@ class EpochLog:
 
     def latest(self) -> int | None:
         """The newest sealed epoch, or None."""
-        return self._latest
+        return self._chain.latest()
 
     def seal(
         self,
@@ -208,7 +207,6 @@ class EpochLog:
             self._withdraw(temporary, spool)
             raise
         self._last = self._epochs[epoch] = sealed
-        self._latest = epoch
         self._chain.segments.append(sealed)
         self.sealed_bytes += written.size
         if sealed.output:
@@ -241,7 +239,8 @@ class EpochLog:
         A writer needs it whose schemas differ from the stored ones: readers then begin with the snapshot. Raises
         `CheckpointError`; the log is then as it was.
         """
-        epoch = NO_EPOCH if self._latest is None else self._latest
+        latest = self.latest()
+        epoch = NO_EPOCH if latest is None else latest
         planned = Snapshot(self._last.sequence, 0, self._last.seal, epoch, self._writer, self._states)
         lists = self.operator_state()
         base = write_snapshot(self._files, self._identity, planned, changes, self.compression, operator_state=lists)
@@ -281,7 +280,7 @@ class EpochLog:
     def _check_writable(self, epoch: int) -> None:
         if self._refusal is not None:
             raise self._refusal
-        latest = self._latest
+        latest = self.latest()
         if epoch < 0 or (latest is not None and epoch <= latest):
             raise CheckpointError(f"epoch {epoch} cannot be sealed after epoch {latest} in {self._files.path}")
 
