@@ -102,8 +102,7 @@ def _checked(backend: str, name: str, option: BackendOption, value: Any) -> Any:
     elif option.minimum is not None:
         expected += f" of at least {option.minimum}"
     found = setting_value(option.type, value)
-    if found is None or (option.choices and found not in option.choices):
-        raise ConfigError(f"option {name!r} of the backend {backend!r} must be {expected}, got {value!r}")
-    if option.minimum is not None and not found >= option.minimum:
+    is_choice = not option.choices or found in option.choices
+    if found is None or not is_choice or (option.minimum is not None and not found >= option.minimum):
         raise ConfigError(f"option {name!r} of the backend {backend!r} must be {expected}, got {value!r}")
     return found

@@ -117,8 +117,8 @@ class HeapBackend(StateBackend):
     def _state(self, descriptor: StateDescriptor) -> HeapState:
         state = self._states.get(descriptor.name)
         if state is None:
-            dump, dump_all = descriptor.serializer.dumper(), descriptor.serializer.dump_all
-            state = HeapState(descriptor, dump, dump_all, self._group_of, self._encode, self._touch)
+            dump = descriptor.serializer.dumper()
+            state = HeapState(descriptor, dump, self._group_of, self._encode, self._touch)
             self._states[descriptor.name] = state
         admit_descriptor(descriptor, held=state.descriptor)
         return state
@@ -128,8 +128,7 @@ class HeapBackend(StateBackend):
         found = self._timers.get(descriptor.name)
         if found is None:
             admit_timers(descriptor, self._states)
-            self._state(descriptor)  # the name is taken
-            found = self._timers[descriptor.name] = HeapTimers(descriptor, self._group_of, self._encode)
+            found = self._timers[descriptor.name] = HeapTimers(self._state(descriptor))
         return found
 
     def _touch(self, table: HeapTable) -> None:

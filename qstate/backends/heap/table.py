@@ -71,7 +71,6 @@ class HeapState(NamedTuple):
 
     descriptor: StateDescriptor
     dump: Callable[[Any], bytes]
-    dump_all: Callable[[list[Any]], list[bytes]]
     group_of: Callable[[Key], int]
     encode: Callable[[Namespace], bytes]
     #: Called with a table when the first key of an epoch is written: the heap then holds it.
@@ -95,6 +94,7 @@ class HeapTable(StateTable):
         self._dump = state.dump
         self._encode = state.encode
         self._group_of = state.group_of
+        self._dump_all = state.descriptor.serializer.dump_all
         self._load = state.descriptor.serializer.loads
         self._load_all = state.descriptor.serializer.load_all
         self.encoded_namespace = state.encode(namespace)

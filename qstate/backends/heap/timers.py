@@ -10,7 +10,7 @@ Rules of this module: only the operator's thread uses it, and it knows no epoch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 from qstate.backends.admission import admit_time
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp, Timer, TimerQueue
-from qstate.descriptors import TimerDescriptor
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_key, decode_keys
+from qstate.backends.heap.table import HeapState
+from qstate.keys import KeyGroupRange, decode_key, decode_keys
 
 __all__ = ["HeapTimers"]
 
@@ -33,13 +33,11 @@ _namespace_of = itemgetter(1)
 class HeapTimers(TimerQueue):
     """A queue whose timers are Python objects."""
 
-    def __init__(
-        self, descriptor: TimerDescriptor, group_of: Callable[[Key], int], encode: Callable[[Namespace], bytes]
-    ) -> None:
-        self._name = descriptor.name
-        self._data = descriptor.serializer.dumps(True)
-        self._group_of = group_of
-        self._encode = encode
+    def __init__(self, state: HeapState) -> None:
+        self._name = state.descriptor.name
+        self._data = state.dump(True)
+        self._group_of = state.group_of
+        self._encode = state.encode
         self._held: dict[_Entry, Timer] = {}
         self._queue: list[_Entry] = []
         self._before: dict[_Entry, Timer | None] = {}

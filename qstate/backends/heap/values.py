@@ -116,7 +116,7 @@ class HeapValueTable(HeapTable):
 
     def _dumped(self, keys: list[Key], values: list[Any]) -> list[bytes]:
         try:
-            return self.state.dump_all(values)
+            return self._dump_all(values)
         except Exception:  # serialized one by one, so that the error names the key
             return self._column(self._dump, values, keys)
 
