@@ -41,7 +41,7 @@ from qstate.backends.byte_stores.table import (
     ByteTable,
     EpochWrites,
     WriteClock,
-    write_bounded,
+    write_in_pieces,
 )
 from qstate.backends.byte_stores.timers import ByteTimerQueue
 from qstate.backends.byte_stores.values import ByteValueTable
@@ -317,10 +317,8 @@ class ByteStoreBackend(StateBackend):
             batch.update(zip(entry_keys, repeat(b"") if block.data is None else block.data, strict=False))
 
     def _write(self, batch: Batch) -> None:
-        """Write and empty the batch in pieces, in the order of its keys, which is fastest for most stores."""
-        entries = sorted(batch.items(), key=_entry_key_of)
-        for start in range(0, len(entries), BATCH_ENTRIES):
-            write_bounded(self._store, dict(entries[start : start + BATCH_ENTRIES]))
+        """Write and empty the batch."""
+        write_in_pieces(self._store, sorted(batch.items(), key=_entry_key_of))
         batch.clear()
 
     def _apply(self, change: Change, state: ByteState, batch: Batch) -> None:

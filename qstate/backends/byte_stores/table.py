@@ -40,6 +40,7 @@ __all__ = [
     "EpochWrites",
     "WriteClock",
     "write_bounded",
+    "write_in_pieces",
 ]
 
 MISSING: Any = object()
@@ -75,6 +76,13 @@ def write_bounded(store: ByteStore, batch: Batch) -> None:
             part, size = {}, 0
     if part:
         store.write(part)
+
+
+def write_in_pieces(store: ByteStore, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """Write any number of entries, in batches. Most stores are fastest if they come in the order of their keys."""
+    remaining = iter(entries)
+    while batch := dict(islice(remaining, BATCH_ENTRIES)):
+        write_bounded(store, batch)
 
 
 class WriteClock:

@@ -27,7 +27,7 @@ from qstate.backends.byte_stores.layout import (
     timer_key,
 )
 from qstate.backends.byte_stores.store import ByteSnapshot
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, Batch, ByteState, EpochWrites
+from qstate.backends.byte_stores.table import Batch, ByteState, EpochWrites, write_in_pieces
 from qstate.backends.contract import Change, ChangeOp, Timer, TimerQueue
 from qstate.keys import KeyGroupRange, decode_key, decode_keys
 
@@ -115,7 +115,8 @@ class ByteTimerQueue(EpochWrites, TimerQueue):
     def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
         self._written = True
         changed, ordered = self._changed, sorted(self._changed)
-        self._write((entry_key, self._data if changed[entry_key] else None) for entry_key in ordered)
+        entries = ((entry_key, self._data if changed[entry_key] else None) for entry_key in ordered)
+        write_in_pieces(self._state.store, entries)
         self._lowest_after_commit = self._first()
         # One operation after the other, in time windows one namespace after the other: they make the largest blocks.
         for op in (ChangeOp.MAP_REMOVE, ChangeOp.MAP_PUT):
@@ -123,10 +124,6 @@ class ByteTimerQueue(EpochWrites, TimerQueue):
             for entry_key in ordered:
                 if changed[entry_key] is wanted:
                     yield self._change(op, entry_key)
-
-    def _write(self, entries: Iterator[tuple[bytes, bytes | None]]) -> None:
-        while part := dict(islice(entries, BATCH_ENTRIES)):
-            self._state.store.write(part)
 
     def wrote(self) -> bool:
         return bool(self._changed)
@@ -148,7 +145,7 @@ class ByteTimerQueue(EpochWrites, TimerQueue):
 
     def revert(self, committed: ByteSnapshot) -> None:
         if self._written:
-            self._write((entry_key, committed.get(entry_key)) for entry_key in self._changed)
+            write_in_pieces(self._state.store, ((entry_key, committed.get(entry_key)) for entry_key in self._changed))
         self._lowest_after_commit = self._lowest
         self.forget()
 

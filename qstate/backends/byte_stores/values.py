@@ -13,7 +13,7 @@ from qstate.backends.admission import admit_pairs, none_refused
 from qstate.backends.answers import IMMUTABLE, is_immutable
 from qstate.backends.byte_stores.layout import groups_and_keys
 from qstate.backends.byte_stores.store import ByteSnapshot
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable, write_bounded
+from qstate.backends.byte_stores.table import MISSING, ByteState, ByteTable, write_in_pieces
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, ChangeBlocks, next_count
 from qstate.backends.contract import ChangeOp
 from qstate.keys import Key, Namespace
@@ -123,16 +123,12 @@ class ByteValueTable(ByteTable):
             self._read.update(unwritten)
 
     def _write_out(self) -> Entries:
-        """Write the unwritten values, in the order of the store's keys, which is fastest for most stores.
-
-        Returns the entries written.
-        """
+        """Write the unwritten values; returns the entries written."""
         data = self._dumped()
         entries = dict(zip(self._located(self._unwritten), data, strict=True))
         self._changed.update(entries)
-        ordered = iter(sorted(entries))
-        while keys := list(islice(ordered, BATCH_ENTRIES)):
-            write_bounded(self._store, {key: entries[key] for key in keys})
+        ordered = sorted(entries)
+        write_in_pieces(self._store, zip(ordered, map(entries.__getitem__, ordered), strict=True))
         self._unwritten, self._mutable = {}, False
         return entries
 
@@ -208,9 +204,5 @@ class ByteValueTable(ByteTable):
         )
 
     def revert(self, committed: ByteSnapshot) -> None:
-        batch: Batch = {}
-        for entry_key in sorted(self._changed):
-            batch[entry_key] = committed.get(entry_key)
-            self.write(batch, BATCH_ENTRIES)
-        self.write(batch)
+        write_in_pieces(self._store, ((entry_key, committed.get(entry_key)) for entry_key in sorted(self._changed)))
         self.forget()
