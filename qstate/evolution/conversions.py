@@ -190,32 +190,28 @@ def _to_float(value: Any) -> Any:
     return found
 
 
-def _exactly(kind: type, expected: str) -> Conversion:
-    # Not isinstance: True is no int here, and the default serializer refuses subclasses.
+def _admitting(fits: Callable[[Any], bool], expected: str) -> Conversion:
+    """The conversion that changes no value and refuses those that do not fit."""
+
     def check(value: Any) -> Any:
-        if type(value) is not kind:
+        if not fits(value):
             raise Misfit(expected, value)
         return value
 
     return check
+
+
+def _exactly(kind: type, expected: str) -> Conversion:
+    # Not isinstance: True is no int here, and the default serializer refuses subclasses.
+    return _admitting(lambda value: type(value) is kind, expected)
 
 
 def _tuple_of_length(length: int, expected: str) -> Conversion:
-    def check(value: Any) -> Any:
-        if type(value) is not tuple or len(value) != length:
-            raise Misfit(expected, value)
-        return value
-
-    return check
+    return _admitting(lambda value: type(value) is tuple and len(value) == length, expected)
 
 
 def _named(name: str) -> Conversion:
-    def check(value: Any) -> Any:
-        if all(base.__name__ != name for base in type(value).__mro__):
-            raise Misfit(name, value)
-        return value
-
-    return check
+    return _admitting(lambda value: any(base.__name__ == name for base in type(value).__mro__), name)
 
 
 def _record_check(name: str, required: tuple[str, ...]) -> Conversion:
