@@ -15,7 +15,7 @@ from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp
 from qstate.backends.heap.containers import HeapContainerTable
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, decode_keys
+from qstate.keys import Key
 
 __all__ = ["HeapListTable"]
 
@@ -103,15 +103,13 @@ class HeapListTable(HeapContainerTable):
         elements = self._committed.get(key)
         return None if elements is None else pack_elements(elements)
 
-    def load(self, block: ChangeBlock) -> None:
-        live, committed, adds = self.live, self._committed, block.op is ChangeOp.LIST_ADD
-        keys: Sequence[Any] = decode_keys(block.keys)
+    def _load_data(self, block: ChangeBlock, keys: Sequence[Any]) -> None:
+        live, committed = self.live, self._committed
         data = repeat(b"") if block.data is None else block.data
         for key, stored in zip(keys, data, strict=False):
-            if not adds:
+            if block.op is ChangeOp.PUT:
                 live.pop(key, None)
                 committed.pop(key, None)
-            if block.op is not ChangeOp.DELETE:
-                elements = unpack_elements(stored)
-                committed.setdefault(key, []).extend(elements)
-                live.setdefault(key, []).extend(map(self._load, elements))
+            elements = unpack_elements(stored)
+            committed.setdefault(key, []).extend(elements)
+            live.setdefault(key, []).extend(map(self._load, elements))

@@ -174,14 +174,8 @@ class HeapMapTable(HeapContainerTable):
     def committed_data(self, key: Key) -> bytes | None:
         raise AssertionError("a map has no PUT")
 
-    def load(self, block: ChangeBlock) -> None:
+    def _load_data(self, block: ChangeBlock, keys: Sequence[Any]) -> None:
         live, committed = self.live, self._committed
-        keys: Sequence[Any] = decode_keys(block.keys)
-        if block.op is ChangeOp.DELETE:
-            for key in keys:
-                live.pop(key, None)
-                committed.pop(key, None)
-            return
         map_keys: Sequence[Any] = decode_keys(block.map_keys or ())
         if block.op is ChangeOp.MAP_PUT:
             data = [b""] * len(keys) if block.data is None else block.data

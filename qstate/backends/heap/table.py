@@ -30,7 +30,7 @@ from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp, StateTable, Wanted
 from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
-from qstate.keys import Key, KeyGroupRange, Namespace
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
 
 _NEW = tuple.__new__
 
@@ -187,9 +187,19 @@ class HeapTable(StateTable):
     def committed_data(self, key: Key) -> bytes | None:
         """The data of a PUT of the committed value, None without one. Not for maps, which have no PUT."""
 
-    @abstractmethod
     def load(self, block: ChangeBlock) -> None:
         """Apply changes that are committed and final already."""
+        keys: Sequence[Any] = decode_keys(block.keys)
+        if block.op is not ChangeOp.DELETE:
+            self._load_data(block, keys)
+            return
+        for key in keys:
+            self.live.pop(key, None)
+            self._committed.pop(key, None)
+
+    @abstractmethod
+    def _load_data(self, block: ChangeBlock, keys: Sequence[Any]) -> None:
+        """Apply changes of these keys that are no DELETE."""
 
     def is_empty(self) -> bool:
         """Whether all layers are empty, so that the heap need not keep the table."""

@@ -16,7 +16,7 @@ from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, next_count
 from qstate.backends.contract import ChangeOp
 from qstate.backends.heap.table import HeapState, HeapTable
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, Namespace, decode_keys
+from qstate.keys import Key, Namespace
 
 __all__ = ["HeapValueTable", "Image"]
 
@@ -190,17 +190,11 @@ class HeapValueTable(HeapTable):
             data = None if value is None else self._dump(value)
         return data
 
-    def load(self, block: ChangeBlock) -> None:
-        live, committed = self.live, self._committed
-        keys: Sequence[Any] = decode_keys(block.keys)
-        if block.op is ChangeOp.DELETE:
-            for key in keys:
-                live.pop(key, None)
-                committed.pop(key, None)
-            return
+    def _load_data(self, block: ChangeBlock, keys: Sequence[Any]) -> None:
+        committed = self._committed
         data = [b""] * len(keys) if block.data is None else block.data
         values = self._load_all(data)
-        live.update(zip(keys, values, strict=True))
+        self.live.update(zip(keys, values, strict=True))
         if committed or not IMMUTABLE.issuperset(map(type, values)):
             for key, value, stored in zip(keys, values, data, strict=True):
                 if type(value) in IMMUTABLE:
