@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class OutputSpool:
 
     def append(self, frame: Frame) -> None:
         """Add a frame. Raises `CheckpointError` when the disk fails; the spool is then unusable."""
-        with _writing(self._files, self.name):
+        with doing(f"write {self._files.path / self.name}", self._files):
             self._writer.write_frame(frame)
 
     def finish(self) -> Mapping[str, int] | None:
@@ -249,7 +249,7 @@ class EpochLog:
     def begin_output(self) -> OutputSpool:
         """A spool for the output of the next epoch. It removes the file of a spool begun earlier for this epoch."""
         name = output_name(self._last.sequence + 1, self._writer)
-        with _writing(self._files, name):
+        with doing(f"write {self._files.path / name}", self._files):
             return OutputSpool(self._files, name, self._header("output", NO_EPOCH))
 
     def epoch_input(self, epoch: int) -> EpochInput | None:
@@ -342,10 +342,6 @@ class EpochLog:
                 self._outputs[referred[name]] = name
             else:
                 self._files.remove(name)
-
-
-def _writing(files: Directory, name: str) -> AbstractContextManager[None]:
-    return doing(f"write {files.path / name}", files)
 
 
 def _claim(chain: Chain, states: States) -> Sealed | None:

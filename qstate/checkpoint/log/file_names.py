@@ -81,8 +81,7 @@ def parse_name(name: str) -> FileName | None:
 
 def is_history_file(name: str) -> bool:
     """Whether it is the name of a `.log` or `.snapshot` file."""
-    found = parse_name(name)
-    return found is not None and found.kind is not FileKind.OUTPUT
+    return bool(history_files([name]))
 
 
 def history_files(names: Iterable[str]) -> list[FileName]:
