@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from operator import itemgetter
 from threading import Lock
@@ -139,6 +140,7 @@ class ByteStoreBackend(StateBackend):
         self._group_of = key_grouper(context.max_parallelism)
         self._encode = key_encoder()
         settings = {name: option.default for name, option in self.options.items()} | dict(context.options)
+        context = replace(context, options=settings)
         self._cache_entries: int = settings["cache_entries"]
         self._flush_interval_s: float = settings["flush_interval_s"]
         self._flush_due = monotonic() + self._flush_interval_s
@@ -239,11 +241,11 @@ class ByteStoreBackend(StateBackend):
         for table in list(self._touched):
             yield from blocks_of(table.changes(self._committed.snapshot))
         self._forget_tables()
-        self._running = epoch
-        self._additions.committed = self._additions.last
         self._replace_committed(epoch)
 
     def _replace_committed(self, epoch: int) -> None:
+        self._running = epoch
+        self._additions.committed = self._additions.last
         outdated, self._committed = self._committed, _SharedSnapshot(epoch, self._store.snapshot())
         outdated.release()
 
@@ -303,8 +305,6 @@ class ByteStoreBackend(StateBackend):
             if len(batch) >= BATCH_ENTRIES or number % _MOST_BLOCKS == 0:
                 self._write(batch)
         self._write(batch)
-        self._running = epoch
-        self._additions.committed = self._additions.last
         self._replace_committed(epoch)
         self._replace_final()
 
@@ -361,9 +361,7 @@ class ByteStoreBackend(StateBackend):
         if self._closed:
             return
         self._closed = True
-        for table in self._touched:
-            table.forget()
-        self._touched = {}
+        self._forget_tables()
         self._committed.release()
         with self._lock:
             self._final.release()

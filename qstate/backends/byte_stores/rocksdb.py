@@ -67,8 +67,7 @@ class RocksDBBackend(ByteStoreBackend):
     }
 
     def open_store(self, context: BackendContext) -> ByteStore:
-        settings = {name: option.default for name, option in self.options.items()} | dict(context.options)
-        return RocksDBStore(str(context.directory / "rocksdb"), settings)
+        return RocksDBStore(str(context.directory / "rocksdb"), context.options)
 
 
 class RocksDBStore(ByteStore):

@@ -224,7 +224,7 @@ class HeapBackend(StateBackend):
                 self._held[table] = None
                 table.load(wanted)
         for queue in self._timers.values():
-            queue.loaded()
+            queue.order()
         for table in self._held:
             self._count(table)
         self._release(list(self._held))

@@ -88,7 +88,7 @@ class HeapTimers(TimerQueue):
         """The running epoch, whose changes were read, is committed."""
         self._before = {}
         if len(self._queue) > 2 * len(self._held) + SPARE_ENTRIES:
-            self._order()
+            self.order()
 
     def rollback(self) -> None:
         """Return to the timers of the last commit."""
@@ -119,12 +119,8 @@ class HeapTimers(TimerQueue):
             else:
                 self._held.pop(entry, None)
 
-    def loaded(self) -> None:
-        """All changes were loaded."""
-        self._order()
-
-    def _order(self) -> None:
-        """Rebuild the queue from the timers that are held."""
+    def order(self) -> None:
+        """Rebuild the queue from the timers that are held, such as when all changes were loaded."""
         self._queue = list(self._held)
         heapify(self._queue)
 
