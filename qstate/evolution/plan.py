@@ -35,6 +35,10 @@ from qstate.values.value_types import DictType, EnumType, RecordType, ScalarType
 __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
 
 
+#: From the stored bytes of a value to those to store.
+Rewriting = Callable[[bytes], bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class Unchanged:
     """The stored bytes need no change: by their declared type, their values have the wanted type.
@@ -53,7 +57,7 @@ class Converted:
     """
 
     kind: StateKind
-    convert: Callable[[bytes], bytes]
+    convert: Rewriting
     expired: Callable[[bytes], bool] = lambda data: False
 
 
@@ -80,9 +84,7 @@ def plan_evolution(stored: StateSchema, descriptor: StateDescriptor, *, now_ms: 
     return _with_times(stored, wanted, convert, time_ns() // 1_000_000 if now_ms is None else now_ms)
 
 
-def _value_converter(
-    stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor
-) -> Callable[[bytes], bytes] | None:
+def _value_converter(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor) -> Rewriting | None:
     """The conversion of the serializer's bytes, None if they need none. Raises `Refusal`."""
     step = _step(stored, wanted, descriptor)
     if step is None and stored.serializer_version == wanted.serializer_version:
@@ -90,9 +92,7 @@ def _value_converter(
     return _converter(_reader(descriptor.serializer, stored.serializer_version), step, descriptor.serializer)
 
 
-def _with_times(
-    stored: StateSchema, wanted: StateSchema, convert: Callable[[bytes], bytes] | None, now_ms: int
-) -> Evolution:
+def _with_times(stored: StateSchema, wanted: StateSchema, convert: Rewriting | None, now_ms: int) -> Evolution:
     """The conversion of the stored values, of which either schema may say that they have times."""
     of_value = convert or same
     if stored.ttl_ms is None and wanted.ttl_ms is not None:
@@ -186,9 +186,7 @@ def _reader(serializer: Serializer, version: int) -> Callable[[bytes], Any]:
     return serializer.loads
 
 
-def _converter(
-    read: Callable[[bytes], Any], step: Conversion | None, serializer: Serializer
-) -> Callable[[bytes], bytes]:
+def _converter(read: Callable[[bytes], Any], step: Conversion | None, serializer: Serializer) -> Rewriting:
     def convert(data: bytes) -> bytes:
         value = read(data)
         try:
