@@ -36,6 +36,7 @@ from qstate.evolution.value_checks import Misfit, Rule, rule_of
 from qstate.evolution.write_checks import null_refusal
 from qstate.keys import ColumnType, Key, Namespace, check_key, key_identity
 from qstate.operators.many_keys import (
+    Namespaces,
     Part,
     Tables,
     Values,
@@ -188,14 +189,14 @@ class StateHandle(ABC):
         """Remove the state of the current key."""
         self._delete(self._cursor.current_key)
 
-    def clear_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> None:
+    def clear_many(self, keys: Sequence[Key], namespaces: Namespaces = None) -> None:
         """Remove the state of each key."""
         for part in self._parts("clear_many()", keys, namespaces):
             for key in part.keys:
                 part.table.delete(key)
 
     def _parts(
-        self, operation: str, keys: Sequence[Key], namespaces: Sequence[Namespace] | None, *columns: Sequence[Any]
+        self, operation: str, keys: Sequence[Key], namespaces: Namespaces, *columns: Sequence[Any]
     ) -> Iterator[Part]:
         """The parts of a call by namespace. Raises `JobError` for a call that `check_many` refuses."""
         check_many(
@@ -206,7 +207,7 @@ class StateHandle(ABC):
         )
         return parts(self._tables, self._namespace, namespaces, keys, *columns)
 
-    def _read_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None) -> list[Any]:
+    def _read_many(self, keys: Sequence[Key], namespaces: Namespaces) -> list[Any]:
         found = self._parts("get_many()", keys, namespaces)
         return gathered(((part, part.table.get_many(part.keys)) for part in found), len(keys))
 
@@ -221,9 +222,7 @@ class StateHandle(ABC):
         """One computed value in the form that is read back; a None stays, and is refused later."""
         return value if value is None or type(value) in self._unchanged else self._admit(value)
 
-    def _added(
-        self, keys: Sequence[Key], values: Sequence[Any], namespaces: Sequence[Namespace] | None
-    ) -> Iterator[Part]:
+    def _added(self, keys: Sequence[Key], values: Sequence[Any], namespaces: Namespaces) -> Iterator[Part]:
         """The parts of an `add_many` by namespace. Raises `JobError` for None, and as `_parts`."""
         # By type, because `None in values` would call the values' own `__eq__`.
         for place, kind in enumerate(map(type, values)):
@@ -258,11 +257,11 @@ class ValueState(StateHandle):
         """The value, or None when there is none."""
         return self._get(self._cursor.current_key)
 
-    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+    def get_many(self, keys: Sequence[Key], namespaces: Namespaces = None) -> list[Any]:
         """The value of each key, in their order; None for a key without one. A key may come several times."""
         return self._read_many(keys, namespaces)
 
-    def put_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+    def put_many(self, keys: Sequence[Key], values: Values, namespaces: Namespaces = None) -> None:
         """Set the value of each key; None clears it. Of equal keys, the last one counts."""
         for part in self._parts("put_many()", keys, namespaces, self._admitted(values)):
             put_or_delete(part.table, part.keys, part.given[0])
@@ -284,7 +283,7 @@ class DefaultingValueState(ValueState):
         """The value, or a copy of the descriptor's default when there is none."""
         return self._with_default(self._get(self._cursor.current_key))
 
-    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+    def get_many(self, keys: Sequence[Key], namespaces: Namespaces = None) -> list[Any]:
         """The value of each key, in their order; a copy of the descriptor's default for a key without one."""
         return list(map(self._with_default, self._read_many(keys, namespaces)))
 
@@ -334,11 +333,11 @@ class ListState(StateHandle):
         else:
             self._delete(self._cursor.current_key)
 
-    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[list[Any]]:
+    def get_many(self, keys: Sequence[Key], namespaces: Namespaces = None) -> list[list[Any]]:
         """The elements of each key, in the order of the keys; an empty list for a key without any."""
         return [found or [] for found in self._read_many(keys, namespaces)]
 
-    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Namespaces = None) -> None:
         """Add one element for each key at the end of its list. A key may come several times."""
         for part in self._added(keys, self._admitted(values), namespaces):
             lists: dict[Key, list[Any]] = {}
@@ -436,16 +435,12 @@ class MapState(StateHandle):
         """Whether there is no entry."""
         return next(self._items(self._cursor.current_key), None) is None
 
-    def get_many(
-        self, keys: Sequence[Key], map_keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None
-    ) -> list[Any]:
+    def get_many(self, keys: Sequence[Key], map_keys: Sequence[Key], namespaces: Namespaces = None) -> list[Any]:
         """The value of one entry of each key's map, in the order of the keys; None when there is none."""
         found = self._parts("get_many()", keys, namespaces, map_keys)
         return gathered(((part, list(map(part.table.map_get, part.keys, *part.given))) for part in found), len(keys))
 
-    def put_many(
-        self, keys: Sequence[Key], map_keys: Values, values: Values, namespaces: Sequence[Namespace] | None = None
-    ) -> None:
+    def put_many(self, keys: Sequence[Key], map_keys: Values, values: Values, namespaces: Namespaces = None) -> None:
         """Set the value of one entry of each key's map. Of equal entries, the last one counts. Raises as `put_all`."""
         names, new = listed(map_keys), self._admitted(values)
         for key, value in zip(keys, new, strict=False):
@@ -458,7 +453,7 @@ class MapState(StateHandle):
             for key, map_key, value in zip(part.keys, *part.given, strict=True):
                 part.table.map_put(key, map_key, value)
 
-    def remove_many(self, keys: Sequence[Key], map_keys: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+    def remove_many(self, keys: Sequence[Key], map_keys: Values, namespaces: Namespaces = None) -> None:
         """Remove one entry of each key's map, if it exists."""
         for part in self._parts("remove_many()", keys, namespaces, listed(map_keys)):
             for key, map_key in zip(part.keys, *part.given, strict=True):
@@ -503,11 +498,11 @@ class ReducingState(StateHandle):
                 raise JobError(f"state {self._descriptor.name!r}: the reduce function returned None")
         self._put(key, value if type(value) in self._unchanged else self._admit(value))
 
-    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+    def get_many(self, keys: Sequence[Key], namespaces: Namespaces = None) -> list[Any]:
         """The combined value of each key, in their order; None for a key to which nothing was added."""
         return self._read_many(keys, namespaces)
 
-    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Namespaces = None) -> None:
         """Combine one more value into the state of each key. Values of equal keys are combined in their order."""
         reduce = self._reduce
         for part in self._added(keys, listed(values), namespaces):
@@ -548,12 +543,12 @@ class AggregatingState(StateHandle):
             raise JobError(f"state {self._descriptor.name!r}: the aggregate function's add() returned None")
         self._put(key, accumulator if type(accumulator) in self._unchanged else self._admit(accumulator))
 
-    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+    def get_many(self, keys: Sequence[Key], namespaces: Namespaces = None) -> list[Any]:
         """The aggregate function's result for each key, in their order; None for a key to which nothing was added."""
         result = self._function.get_result
         return [None if one is None else result(one) for one in self._read_many(keys, namespaces)]
 
-    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Namespaces = None) -> None:
         """Add one more value to the accumulator of each key. Values of equal keys are added in their order."""
         function = self._function
 

@@ -22,6 +22,7 @@ from qstate.operators.user_traceback import described
 
 __all__ = [
     "Cursor",
+    "Namespaces",
     "Part",
     "Tables",
     "Values",
@@ -37,6 +38,8 @@ __all__ = [
 Tables = Callable[[Namespace], StateTable]
 #: Values of many keys: any sequence, an Arrow array (which mypy does not know) or a NumPy array.
 Values = Sequence[Any] | npt.NDArray[Any]
+#: The namespace of each of many keys. None: all are in the namespace of the object that is called.
+Namespaces = Sequence[Namespace] | None
 
 
 class Cursor(Protocol):
@@ -89,9 +92,7 @@ def listed(values: Values, read: Callable[[pa.Array], list[Any]] = column_values
     return found
 
 
-def parts(
-    tables: Tables, namespace: Namespace, namespaces: Sequence[Namespace] | None, *columns: Sequence[Any]
-) -> Iterator[Part]:
+def parts(tables: Tables, namespace: Namespace, namespaces: Namespaces, *columns: Sequence[Any]) -> Iterator[Part]:
     """The parts of a call by namespace. The first of the columns has the keys; all are as long as it.
 
     `namespaces` has the namespace of each key; if it is None, all are in `namespace`.

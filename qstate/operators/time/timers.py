@@ -30,7 +30,7 @@ from qstate.descriptors import TimerDescriptor
 from qstate.errors import JobError
 from qstate.keys import Key, Namespace, check_key, encode_key
 from qstate.operators.columns.column_values import column_values, timestamp_milliseconds
-from qstate.operators.many_keys import Values, check_many, listed
+from qstate.operators.many_keys import Namespaces, Values, check_many, listed
 from qstate.operators.time.epoch_time import milliseconds_of
 
 __all__ = [
@@ -191,30 +191,22 @@ class TimerService:
         timer = self._timer(time)
         self._processing_time.remove(timer)
 
-    def register_event_time_many(
-        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
-    ) -> None:
+    def register_event_time_many(self, keys: Sequence[Key], times: Values, namespaces: Namespaces = None) -> None:
         """Register an event-time timer of each key. A key may come several times."""
         for timer in self._timers("register_event_time_many()", keys, times, namespaces):
             self._event_time.add(timer)
 
-    def register_processing_time_many(
-        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
-    ) -> None:
+    def register_processing_time_many(self, keys: Sequence[Key], times: Values, namespaces: Namespaces = None) -> None:
         """Register a processing-time timer of each key. A key may come several times."""
         for timer in self._timers("register_processing_time_many()", keys, times, namespaces):
             self._processing_time.add(timer)
 
-    def delete_event_time_many(
-        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
-    ) -> None:
+    def delete_event_time_many(self, keys: Sequence[Key], times: Values, namespaces: Namespaces = None) -> None:
         """Delete each key's event-time timer of the time given for it, if it is registered."""
         for timer in self._timers("delete_event_time_many()", keys, times, namespaces):
             self._event_time.remove(timer)
 
-    def delete_processing_time_many(
-        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
-    ) -> None:
+    def delete_processing_time_many(self, keys: Sequence[Key], times: Values, namespaces: Namespaces = None) -> None:
         """Delete each key's processing-time timer of the time given for it, if it is registered."""
         for timer in self._timers("delete_processing_time_many()", keys, times, namespaces):
             self._processing_time.remove(timer)
@@ -224,9 +216,7 @@ class TimerService:
         hash(key)  # raises `JobError` where there is no current key
         return Timer(time if type(time) is int else _milliseconds(time), self._namespace, key)
 
-    def _timers(
-        self, call: str, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None
-    ) -> Iterator[Timer]:
+    def _timers(self, call: str, keys: Sequence[Key], times: Values, namespaces: Namespaces) -> Iterator[Timer]:
         """The timers of a call for many keys, all of them checked."""
         if isinstance(times, int | datetime):
             raise JobError(f"context.timers.{call} takes one time for each key, got {times!r}")
