@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from qstate.checkpoint.log.chain import LogIdentity, States, data_schema, reading
@@ -133,10 +134,7 @@ def _log(place: LogPlace) -> Iterator[CheckedFile]:
     """
     checked: list[CheckedFile] = []
     log = _LogCheck(place.directory, place.identity)
-    for found in log.check():
-        checked.append(found)
-        yield found
-    for found in _without_base(place.directory, log.snapshots):
+    for found in chain(log.check(), _without_base(place.directory, log.snapshots)):
         checked.append(found)
         yield found
     try:
