@@ -42,6 +42,7 @@ from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
+from qstate.values.value_forms import same
 
 __all__ = [
     "JobHistory",
@@ -112,9 +113,7 @@ class StateSource(ABC):
         """The schemas that the operator's states had as of the newest epoch up to `upto`."""
 
     @abstractmethod
-    def state(
-        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
-    ) -> Iterator[Change]:
+    def state(self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = same) -> Iterator[Change]:
         """The state of these key groups as of `epoch(operator, groups, upto)`: PUT and MAP_PUT changes, ascending.
 
         Raises `CheckpointError`, at once or during the iteration. Only an iteration to the end is known to be of one
@@ -213,9 +212,7 @@ class JobHistory(StateSource):
             found.append(NO_EPOCH if self._origin is None else self._origin.epoch(operator, missing, upto))
         return min(found, default=NO_EPOCH)
 
-    def state(
-        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
-    ) -> Iterator[Change]:
+    def state(self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = same) -> Iterator[Change]:
         for part, chain in with_gaps(groups, self._chains(operator, groups)):
             if chain is not None:
                 yield from self._of_chain(chain, part, upto, prepare)

@@ -27,6 +27,7 @@ from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import NO_OPTIONS, open_directory
 from qstate.errors import CheckpointError, ConfigError
 from qstate.keys import KeyGroupRange
+from qstate.values.value_forms import same
 
 __all__ = ["open_source", "origin_of"]
 
@@ -130,9 +131,7 @@ class _Restored(StateSource):
             return NO_EPOCH
         return self._source.epoch(operator, groups, upto)
 
-    def state(
-        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
-    ) -> Iterator[Change]:
+    def state(self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = same) -> Iterator[Change]:
         there = self._epoch_there(operator, upto)
         return iter(()) if there is None else self._source.state(operator, groups, there, prepare)
 

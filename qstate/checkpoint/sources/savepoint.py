@@ -32,6 +32,7 @@ from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError
 from qstate.keys import KeyGroupRange
+from qstate.values.value_forms import same
 
 __all__ = ["SAVEPOINT_FILE", "Savepoint", "write_savepoint"]
 
@@ -181,9 +182,7 @@ class Savepoint(StateSource):
         stored = self._operators.get(operator)
         return int(stored["epoch"]) if stored is not None and stored["epoch"] <= upto else NO_EPOCH
 
-    def state(
-        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
-    ) -> Iterator[Change]:
+    def state(self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = same) -> Iterator[Change]:
         stored = self._as_of(operator, upto)
         part = Part(stored["epoch"], tuple(stored["states"]), self._changes(stored, groups), ascending=True)
         return self._merged(stored["file"], prepare([part]), groups)
