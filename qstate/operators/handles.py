@@ -199,12 +199,8 @@ class StateHandle(ABC):
         self, operation: str, keys: Sequence[Key], namespaces: Namespaces, *columns: Sequence[Any]
     ) -> Iterator[Part]:
         """The parts of a call by namespace. Raises `JobError` for a call that `check_many` refuses."""
-        check_many(
-            f"state {self._descriptor.name!r}: {operation}",
-            self._cursor,
-            keys,
-            columns if namespaces is None else (*columns, namespaces),
-        )
+        of_each_key = columns if namespaces is None else (*columns, namespaces)
+        check_many(f"state {self._descriptor.name!r}: {operation}", self._cursor, keys, of_each_key)
         return parts(self._tables, self._namespace, namespaces, keys, *columns)
 
     def _read_many(self, keys: Sequence[Key], namespaces: Namespaces) -> list[Any]:

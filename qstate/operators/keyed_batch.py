@@ -94,10 +94,8 @@ class KeyedBatch(ManyKeys):
     def at(self, rows: npt.NDArray[Any]) -> tuple[list[Key], list[Namespace] | None]:
         """The keys and namespaces of these rows."""
         wanted = pa.array(rows)
-        keys, namespaces = (
-            [column_values(column.take(wanted)) for column in columns]
-            for columns in (self._key_columns, self._namespace_columns)
-        )
+        keys = [column_values(column.take(wanted)) for column in self._key_columns]
+        namespaces = [column_values(column.take(wanted)) for column in self._namespace_columns]
         return combined(keys), combined(namespaces) if namespaces else None
 
 

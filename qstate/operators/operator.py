@@ -476,9 +476,8 @@ class FunctionOperator:
         return False
 
     def _run_batch(self, function: KeyedBatchFunction, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        keys, namespaces = (
-            list(map(batch.column, names)) for names in (self.spec.key_columns, self.spec.namespace_columns)
-        )
+        keys = list(map(batch.column, self.spec.key_columns))
+        namespaces = list(map(batch.column, self.spec.namespace_columns))
         keyed = KeyedBatch(batch.select(range(self._width)), self._cursor, keys, namespaces)
         return self._run_keys(function.process_batch, keyed, f"a batch of {batch.num_rows} rows")
 

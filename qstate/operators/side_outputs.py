@@ -99,14 +99,9 @@ class SideOutputs:
             mine = [one for one in rows if one.output == name]
             if not mine:
                 continue
-            flat = self._flat(name, mine)
+            structs = pa.StructArray.from_arrays(self._flat(name, mine).columns, fields=list(schema))
             for other, parts in arrays.items():
-                kind = self._schema.field(other).type
-                parts.append(
-                    pa.StructArray.from_arrays(flat.columns, fields=list(schema))
-                    if other == name
-                    else pa.nulls(len(mine), kind)
-                )
+                parts.append(structs if other == name else pa.nulls(len(mine), self._schema.field(other).type))
         columns = [pa.concat_arrays(parts) for parts in arrays.values()]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
