@@ -88,7 +88,7 @@ def _tls_of(arguments: argparse.Namespace) -> ServerTls | None:
     return ServerTls(arguments.certificate, arguments.key) if arguments.certificate else None
 
 
-def _gateway(arguments: argparse.Namespace) -> int:
+def _gateway(arguments: argparse.Namespace) -> None:
     try:
         settings_module = import_module("qstate.gateway.settings")
         server_module = import_module("qstate.gateway.server")
@@ -116,4 +116,3 @@ def _gateway(arguments: argparse.Namespace) -> int:
     scheme = "https" if arguments.certificate else "http"
     print(f"serving {scheme}://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C ends it", flush=True)
     server.run()
-    return 0

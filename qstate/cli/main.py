@@ -1,8 +1,9 @@
 """The command `qstate`: parses the command line, runs the command, and prints an error as one line.
 
 Rules of this module: exit code 0 is success, 1 a negative result (a check that failed, a key without a value), 2 an
-error, printed as one line on standard error. The user sees no stack trace for an error that qstate expects. A command
-that Ctrl-C or a closed pipe ends is ended by that signal, so that a script that runs it ends, too.
+error, printed as one line on standard error. A command returns its code, and None is success. The user sees no stack
+trace for an error that qstate expects. A command that Ctrl-C or a closed pipe ends is ended by that signal, so that a
+script that runs it ends, too.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == [ASKED]:
-        return print_candidates(_parser(), words[1:])
+        print_candidates(_parser(), words[1:])
+        return SUCCESS
     arguments = _parser().parse_args(words)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
     return run(arguments)
@@ -80,11 +82,11 @@ def _open_closed_streams() -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command that was parsed, and print its error. Returns the exit code."""
-    command: Callable[[argparse.Namespace], int] = arguments.run
+    command: Callable[[argparse.Namespace], int | None] = arguments.run
     try:
         code = command(arguments)
         sys.stdout.flush()
-        return code
+        return SUCCESS if code is None else code
     except QStateError as exc:
         return _fail(str(exc))
     except BrokenPipeError:  # the reader of the output has closed it: `qstate jobs | head -1`

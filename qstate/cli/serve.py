@@ -109,7 +109,7 @@ def _ports(what: str) -> str:
     return f"ports of the {what}, tried in order (default: %(default)s)"
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> None:
     configure_logs(LogLines(arguments.log_format, process="standby"))
     config = JobConfig(
         proxy_ports=arguments.port,
@@ -153,7 +153,6 @@ def _serve(arguments: argparse.Namespace) -> int:
             signal.sigwait(_ENDS)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return 0
 
 
 def _option(text: str) -> tuple[str, str]:

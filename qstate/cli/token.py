@@ -31,14 +31,13 @@ def add_token_command(commands: Any) -> None:
     token.set_defaults(run=_token)
 
 
-def _token(arguments: argparse.Namespace) -> int:
+def _token(arguments: argparse.Namespace) -> None:
     if arguments.digest:
         given = sys.stdin.readline().rstrip("\r\n").encode()
         if not 0 < len(given) <= MAX_TOKEN:
             raise ConfigError(f"expected a token of 1 to {MAX_TOKEN} bytes in the first line of standard input")
         print(digest_of(given))
-        return 0
+        return
     made = secrets.token_urlsafe(TOKEN_BYTES)
     print(f"token   {made}")
     print(f"digest  {digest_of(made.encode())}")
-    return 0

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -26,7 +26,6 @@ __all__ = ["add_top_command", "lines_of"]
 
 DEFAULT_INTERVAL_S = 2.0
 CLEAR = "\x1b[H\x1b[2J"
-SUCCESS = 0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 _Show = Callable[[str], None]
@@ -52,20 +51,17 @@ def add_top_command(commands: Any) -> None:
     top.set_defaults(run=_top)
 
 
-def _top(arguments: argparse.Namespace) -> int:
+def _top(arguments: argparse.Namespace) -> None:
     if not 0 < arguments.interval <= 3600:
         raise ConfigError(f"--interval takes seconds above zero, up to 3600, got {arguments.interval:g}")
     url = url_of(arguments.address)
     before = read(url)  # before the screen is cleared: the first failure ends the command
-    try:
-        with _screen(plain=arguments.format == JSONL or arguments.once) as show:
-            while True:
-                time.sleep(arguments.interval)
-                before = _look(url, before, show, arguments)
-                if arguments.once:
-                    return SUCCESS
-    except KeyboardInterrupt:
-        return SUCCESS
+    with suppress(KeyboardInterrupt), _screen(plain=arguments.format == JSONL or arguments.once) as show:
+        while True:
+            time.sleep(arguments.interval)
+            before = _look(url, before, show, arguments)
+            if arguments.once:
+                return
 
 
 def _look(url: str, before: Reading, show: _Show, arguments: argparse.Namespace) -> Reading:

@@ -17,7 +17,6 @@ __all__ = ["ASKED", "add_completion_command", "print_candidates"]
 
 #: Instead of a command: it is for scripts, and takes any words.
 ASKED = "__complete"
-SUCCESS = 0
 
 
 def add_completion_command(commands: Any) -> None:
@@ -32,12 +31,11 @@ def add_completion_command(commands: Any) -> None:
     completion.set_defaults(run=_completion)
 
 
-def _completion(arguments: argparse.Namespace) -> int:
+def _completion(arguments: argparse.Namespace) -> None:
     print(SCRIPTS[arguments.shell], end="")
-    return SUCCESS
 
 
-def print_candidates(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+def print_candidates(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Print what may come next. The arguments are the shell, and what its script passes."""
     shell = arguments[0] if arguments else ""
     found = words_of(shell, arguments[1:])
@@ -46,4 +44,3 @@ def print_candidates(parser: argparse.ArgumentParser, arguments: Sequence[str]) 
         answer = complete(parser, words, incomplete, LiveNames())
         for line in answer_lines(shell, answer, incomplete):
             print(line)
-    return SUCCESS

@@ -23,7 +23,6 @@ from qstate.runtime.client.arguments import check_name
 
 __all__ = ["add_listing_commands"]
 
-SUCCESS = 0
 COLUMNS = ("name", "kind", "key_types", "namespace_types", "map_key_type", "value_type", "serializer")
 
 
@@ -47,16 +46,15 @@ def add_listing_commands(commands: Any, chosen: Chosen) -> None:
     describe.set_defaults(run=_describe)
 
 
-def _jobs(arguments: argparse.Namespace) -> int:
+def _jobs(arguments: argparse.Namespace) -> None:
     with client_of(arguments) as client:
         names = sorted(client.jobs())
     with Printer(arguments.format, ["job"]) as printer:
         for name in names:
             printer.print({"job": name})
-    return SUCCESS
 
 
-def _states(arguments: argparse.Namespace) -> int:
+def _states(arguments: argparse.Namespace) -> None:
     with client_of(arguments) as client:
         states = sorted(client.states(arguments.job), key=lambda state: str(state["name"]))
     columns = COLUMNS if arguments.format in (TABLE, CSV) else (*COLUMNS, "capabilities")
@@ -64,7 +62,6 @@ def _states(arguments: argparse.Namespace) -> int:
     with Printer(arguments.format, columns, shown=shown) as printer:
         for state in states:
             printer.print(_record(state, columns))
-    return SUCCESS
 
 
 def _record(state: Mapping[str, Any], columns: tuple[str, ...]) -> Mapping[str, Any]:
@@ -80,13 +77,13 @@ def _types(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) and value else text_of(None)
 
 
-def _describe(arguments: argparse.Namespace) -> int:
+def _describe(arguments: argparse.Namespace) -> None:
     check_name("state", arguments.state)
     with client_of(arguments) as client:
         found = _description(client, arguments)
     if arguments.format == JSON:
         print(json.dumps(found))
-        return SUCCESS
+        return
     state = found["state"]
     say(f"state {state['name']} of job {found['job']}")
     keys = "not counted" if found["keys"] is None else f"{found['keys']:,}"
@@ -107,7 +104,6 @@ def _describe(arguments: argparse.Namespace) -> int:
     owners = [(_groups(owner["key_groups"]), owner["address"] or "no owner: it restarts") for owner in found["owners"]]
     for line in table([("KEY GROUPS", "STATE SERVER"), *owners]):
         print(line)
-    return SUCCESS
 
 
 def _count(client: QueryableStateClient, job: str, state: str) -> int | None:

@@ -47,7 +47,7 @@ def add_scan_command(commands: Any, chosen: Chosen) -> None:
     scan.set_defaults(run=_scan)
 
 
-def _scan(arguments: argparse.Namespace) -> int:
+def _scan(arguments: argparse.Namespace) -> None:
     check_name("state", arguments.state)
     with client_of(arguments) as client:
         options = _selection(arguments, client)
@@ -55,7 +55,7 @@ def _scan(arguments: argparse.Namespace) -> int:
             if arguments.limit is not None:
                 raise ConfigError("--count counts all keys: leave --limit out")
             print(client.count(arguments.job, arguments.state, isolation=arguments.isolation, **options))
-            return 0
+            return
         scan = client.scan(
             arguments.job,
             arguments.state,
@@ -71,7 +71,6 @@ def _scan(arguments: argparse.Namespace) -> int:
             for number, entry in enumerate(islice(scan, arguments.limit), 1):
                 printer.print(_record(entry, arguments))
                 count(number)
-    return 0
 
 
 def _selection(arguments: argparse.Namespace, client: QueryableStateClient) -> Mapping[str, Any]:

@@ -39,7 +39,7 @@ def add_watch_command(commands: Any, chosen: Chosen) -> None:
     watch.set_defaults(run=_watch)
 
 
-def _watch(arguments: argparse.Namespace) -> int:
+def _watch(arguments: argparse.Namespace) -> None:
     check_name("state", arguments.state)
     columns = COLUMNS if arguments.format == TABLE else (*COLUMNS, "token")
     with (
@@ -53,7 +53,6 @@ def _watch(arguments: argparse.Namespace) -> int:
             printer.flush()
             if arguments.until is not None and batch.complete >= arguments.until:
                 break
-    return 0
 
 
 def _style(cell: str, column: str) -> str:

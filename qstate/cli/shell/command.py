@@ -18,7 +18,6 @@ from qstate.errors import ConfigError
 
 __all__ = ["add_shell_command"]
 
-SUCCESS = 0
 WELCOME = "Commands are those of qstate: help lists them, Tab completes, Ctrl-C ends a command, Ctrl-D the shell."
 
 
@@ -31,7 +30,7 @@ def add_shell_command(commands: Any, build: Build, run: Callable[[argparse.Names
     shell.set_defaults(run=partial(_shell, build, run))
 
 
-def _shell(build: Build, run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+def _shell(build: Build, run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> None:
     if not sys.stdin.isatty() or not sys.stdout.isatty():
         raise ConfigError("the shell is for a terminal: in a script, write each line as a command of its own")
     session = Session(build, run, arguments)
@@ -47,4 +46,3 @@ def _shell(build: Build, run: Callable[[argparse.Namespace], int], arguments: ar
             continue
         except EOFError:
             break
-    return SUCCESS

@@ -22,7 +22,6 @@ __all__ = ["Build", "Session"]
 #: Makes the parser for what was chosen, with further commands.
 Build = Callable[[Chosen, Callable[[Any], None]], Parser]
 PROGRAM = "qstate"
-SUCCESS = 0
 
 
 class Session:
@@ -59,7 +58,7 @@ class Session:
         try:
             arguments = self.parser.parse_args(words)
         except SystemExit as exc:  # the parser has printed the help or the mistake
-            return int(exc.code or SUCCESS)
+            return int(exc.code or 0)
         self.inherit(arguments)
         return self._run(arguments)
 
@@ -77,7 +76,7 @@ class Session:
         own.set_defaults(run=self._help)
         commands.add_parser("exit", help="end the shell; so does Ctrl-D").set_defaults(run=self._exit)
 
-    def _use(self, arguments: argparse.Namespace) -> int:
+    def _use(self, arguments: argparse.Namespace) -> None:
         chosen = Chosen(arguments.use_job, arguments.use_state)
         if chosen.job is not None:
             with client_of(self._connection) as client:
@@ -87,13 +86,10 @@ class Session:
                     client.states(chosen.job)  # fails for an unknown job
         self.chosen = chosen
         self.parser = self._build(chosen, self._add_own)
-        return SUCCESS
 
-    def _help(self, arguments: argparse.Namespace) -> int:
+    def _help(self, arguments: argparse.Namespace) -> None:
         with suppress(SystemExit):
             self.parser.parse_args([*arguments.words, "--help"])
-        return SUCCESS
 
-    def _exit(self, arguments: argparse.Namespace) -> int:
+    def _exit(self, arguments: argparse.Namespace) -> None:
         self.over = True
-        return SUCCESS

@@ -83,7 +83,7 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
 # -- show -----------------------------------------------------------------------------------------------------
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show(arguments: argparse.Namespace) -> None:
     source = open_source(arguments.location, storage_options(arguments))
     described = _described(source)
     described["operators"] = [
@@ -95,7 +95,6 @@ def _show(arguments: argparse.Namespace) -> int:
     else:
         for line in _lines(described):
             say(line)
-    return SOUND
 
 
 def _described(source: StateSource) -> Plain:
@@ -335,16 +334,15 @@ def _verify(arguments: argparse.Namespace) -> int:
     return DAMAGED if damages else SOUND
 
 
-def _new_history(arguments: argparse.Namespace) -> int:
+def _new_history(arguments: argparse.Namespace) -> None:
     manifest = begin_new_history(open_directory(arguments.checkpoint_dir, storage_options(arguments)))
     say(
         f"the epochs of job {manifest.job!r} in {arguments.checkpoint_dir} have a new history: subscriptions, caches, "
         "streams of changes and standbys do not take them for those that they know"
     )
-    return SOUND
 
 
-def _savepoint(arguments: argparse.Namespace) -> int:
+def _savepoint(arguments: argparse.Namespace) -> None:
     options = storage_options(arguments)
     source = open_source(arguments.checkpoint_dir, options)
     stored = source.operators()
@@ -359,4 +357,3 @@ def _savepoint(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
     say(f"savepoint of job {written.job!r} in {arguments.target}")
-    return SOUND

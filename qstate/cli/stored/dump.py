@@ -52,7 +52,7 @@ def add_dump_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_dump)
 
 
-def _dump(arguments: argparse.Namespace) -> int:
+def _dump(arguments: argparse.Namespace) -> None:
     source = open_source(arguments.location, storage_options(arguments))
     groups = _key_groups(arguments.key_groups, source.max_parallelism)
     uids = sorted(source.operators()) if arguments.operator is None else [arguments.operator]
@@ -68,7 +68,6 @@ def _dump(arguments: argparse.Namespace) -> int:
         _dump_entries(source, stored, groups, arguments)
         _dump_elements(source.location, stored.uid, lists.get(stored.uid, ()), arguments)
     sys.stdout.flush()
-    return 0
 
 
 def _dump_entries(
