@@ -338,8 +338,6 @@ def decode_extension(data: bytes) -> Column:
             column = _of_extension(found.code, payload)
             check_column(column)
             sound = _extension(column).data == payload
-    except WrongKeyType:
-        raise
     except (ValueError, OverflowError, TypeError, ArithmeticError, msgpack.UnpackException):
         sound = False
     if not sound:

@@ -106,13 +106,7 @@ class MessagePackSerializer(Serializer):
     def dumps(self, value: Any) -> bytes:
         if type(value) is bytes and _LARGE < len(value) < 1 << 32:
             return _BIN_32.pack(0xC6, len(value)) + value
-        try:
-            packed: bytes = msgpack.packb(value, **_PACKING)
-        except SerializationError:
-            raise
-        except _REFUSALS as exc:
-            raise SerializationError(f"cannot write {shown(value)} as MessagePack: {exc}") from exc
-        return packed
+        return _packer()(value)
 
     def loads(self, data: bytes) -> Any:
         return _read(data)
@@ -200,8 +194,6 @@ def unpacker(**options: Any) -> Callable[[bytes], Any]:
 def _whole(unpack: Callable[[bytes], Any], data: bytes) -> Any:
     try:
         return unpack(data)
-    except SerializationError:
-        raise
     except (ValueError, TypeError, msgpack.UnpackException, OverflowError, RecursionError) as exc:
         raise SerializationError(f"the bytes are not MessagePack: {exc}") from exc
 
@@ -243,8 +235,6 @@ def _packer() -> Callable[[Any], bytes]:
     def dump(value: Any) -> bytes:
         try:
             return pack(value)
-        except SerializationError:
-            raise
         except _REFUSALS as exc:
             raise SerializationError(f"cannot write {shown(value)} as MessagePack: {exc}") from exc
 
@@ -255,8 +245,6 @@ def _pack_all(values: Iterable[Any]) -> list[bytes]:
     pack = msgpack.Packer(**_PACKING).pack
     try:
         return list(map(pack, values))
-    except SerializationError:
-        raise
     except _REFUSALS as exc:
         raise SerializationError(f"cannot write a value as MessagePack: {exc}") from exc
 
