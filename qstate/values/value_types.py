@@ -263,10 +263,8 @@ def _type_of(declared: Any, within: tuple[Any, ...]) -> ValueType:
         return DictType(ScalarType("str"), OBJECT)
     if issubclass(declared, Enum) and not issubclass(declared, Flag):  # a combination of flags has no name of its own
         return EnumType(declared.__name__, tuple(member.name for member in declared), declared)
-    if is_dataclass(declared):
+    if is_dataclass(declared) or (issubclass(declared, tuple) and hasattr(declared, "_fields")):
         return _record(declared, within)
-    if issubclass(declared, tuple) and hasattr(declared, "_fields"):
-        return _named_tuple(declared, within)
     # In `typing`: Any, which is a class since Python 3.11.
     says_nothing = isabstract(declared) or declared.__module__ in ("collections.abc", "numbers", "typing")
     return OBJECT if says_nothing or getattr(declared, "_is_protocol", False) else ClassType(declared.__name__)
@@ -300,34 +298,23 @@ def _union(found: typing.Iterable[ValueType]) -> ValueType:
     return UnionType(tuple(flat)) if len(flat) > 1 else next(iter(flat))
 
 
-def _record(record: type, within: tuple[Any, ...]) -> ValueType:
-    return RecordType(
-        record.__name__,
-        tuple(
-            RecordField(field.name, _type_of(_annotation(record, field), within), has_default(field))
-            for field in fields(record)
-        ),
-        record,
-    )
+def _record(record: Any, within: tuple[Any, ...]) -> ValueType:
+    """The type of a dataclass or a named tuple."""
+    if is_dataclass(record):
+        parts = [(field.name, _annotation(record, field), has_default(field)) for field in fields(record)]
+    else:
+        owner = next(base for base in record.__mro__ if "_fields" in vars(base))
+        types = vars(owner).get("__annotations__", {})
+        defaults = record._field_defaults
+        parts = [(name, _resolved(types.get(name, Any), owner), name in defaults) for name in record._fields]
+    found = tuple(RecordField(name, _type_of(declared, within), default) for name, declared, default in parts)
+    return RecordType(record.__name__, found, record)
 
 
-def _named_tuple(record: Any, within: tuple[Any, ...]) -> ValueType:
-    owner = next(base for base in record.__mro__ if "_fields" in vars(base))
-    types = vars(owner).get("__annotations__", {})
-    return RecordType(
-        record.__name__,
-        tuple(
-            RecordField(name, _type_of(_resolved(types.get(name, Any), owner), within), name in record._field_defaults)
-            for name in record._fields
-        ),
-        record,
-    )
-
-
-def _annotation(record: type, field: Field[Any]) -> Any:
+def _annotation(record: Any, field: Field[Any]) -> Any:
     # The names are those of the module that first has the field: subclasses share its Field.
-    owner = [base for base in record.__mro__ if _fields_of(base).get(field.name) is field][-1]
-    return _resolved(field.type, owner)
+    owners = [base for base in record.__mro__ if vars(base).get("__dataclass_fields__", {}).get(field.name) is field]
+    return _resolved(field.type, owners[-1])
 
 
 def _resolved(annotation: Any, owner: type) -> Any:
@@ -340,11 +327,6 @@ def _resolved(annotation: Any, owner: type) -> Any:
         return eval(text, names, {owner.__name__: owner})
     except Exception:  # any code can stand in an annotation
         return Any
-
-
-def _fields_of(kind: type) -> Mapping[str, Field[Any]]:
-    found: Mapping[str, Field[Any]] = vars(kind).get("__dataclass_fields__", {})
-    return found
 
 
 def _from_plain(plain: Any, depth: int) -> ValueType:
