@@ -31,24 +31,6 @@ STORAGE_OPTION_PREFIX = "checkpoint.storage."
 _MAPS = frozenset(("backend_options", "checkpoint_storage_options"))
 
 
-#: Fields whose value may be a `Path`.
-_PLACES = frozenset(
-    (
-        "checkpoint_dir",
-        "restore_from",
-        "log_dir",
-        "auth_token_file",
-        "access_file",
-        "tls_certificate_file",
-        "tls_key_file",
-        "tls_client_ca_file",
-        "tls_ca_file",
-    )
-)
-#: Fields whose value may be any form of `Ports`; the config has it as text.
-_PORTS = frozenset(("job_manager_ports", "proxy_ports", "server_ports", "metrics_ports", "task_manager_metrics_ports"))
-
-
 def _option(default: Any, doc: str) -> Any:
     return field(default=default, metadata={"doc": doc})
 
@@ -271,22 +253,22 @@ class JobConfig:
                 options["checkpoint_storage_options"][name[len(STORAGE_OPTION_PREFIX) :]] = storage_option(text)
             else:
                 found[_field_of(name, key)] = _checked(_field_of(name, key), key, text)
-        unknown = settings.keys() - _FIELDS.keys()
-        if unknown:
-            raise ConfigError(_unknown_setting(sorted(unknown)[0], list(_FIELDS)))
+        _check_known(settings)
         for name, entries in options.items():
             entries.update(_checked(name, name, settings.pop(name, {})))
         return cls(**{**found, **settings, **options})
 
     def merged(self, **settings: Any) -> JobConfig:
         """The same config with some settings replaced. Raises `ConfigError`."""
-        unknown = settings.keys() - _FIELDS.keys()
-        if unknown:
-            raise ConfigError(_unknown_setting(sorted(unknown)[0], list(_FIELDS)))
+        _check_known(settings)
         return replace(self, **settings)
 
 
 _FIELDS = {entry.name: entry for entry in fields(JobConfig)}
+#: Fields whose value may be a `Path`.
+_PLACES = frozenset(name for name in _FIELDS if name == "restore_from" or name.endswith(("_dir", "_file")))
+#: Fields whose value may be any form of `Ports`; the config has it as text.
+_PORTS = frozenset(name for name in _FIELDS if name.endswith("_ports"))
 _ABOVE_ZERO = [
     "snapshot_timeout_s",
     "retained_snapshots",
@@ -324,6 +306,12 @@ def _field_of(name: str, key: str) -> str:
     if wanted in _FIELDS and wanted not in _MAPS:
         return wanted
     raise ConfigError(_unknown_setting(key, [SPARK_PREFIX + entry.replace("_", ".") for entry in _FIELDS]))
+
+
+def _check_known(settings: Mapping[str, Any]) -> None:
+    unknown = settings.keys() - _FIELDS.keys()
+    if unknown:
+        raise ConfigError(_unknown_setting(min(unknown), list(_FIELDS)))
 
 
 def _unknown_setting(name: str, valid: list[str]) -> str:
