@@ -1,7 +1,7 @@
 """The command `qstate gateway`: serves the state of running jobs over HTTP, until SIGINT or SIGTERM.
 
-Rules of this module: it turns arguments into settings, and runs the server. What it needs is imported when it runs,
-because only the extra `gateway` installs it.
+Rules of this module: it turns arguments into settings, and runs the server, which is imported then, because only the
+extra `gateway` installs what it needs.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from typing import Any
 
 from qstate.cli.connection import add_connection_options, connection_of
 from qstate.errors import ConfigError, InstallationError
+from qstate.gateway.settings import DEFAULT_PORTS, GatewaySettings
 from qstate.host.log_lines import FORMS, LogLines, configure_logs
 from qstate.installation import DISTRIBUTION
 from qstate.tls import ServerTls
 
 __all__ = ["add_gateway_command"]
 
-DEFAULT_PORTS = "8069"
+#: Settings that bound what the gateway serves.
 _LIMITS = {
-    "connections": "connections at a time (default: 4096)",
-    "connections-per-address": "connections of one address (default: half of all, no such limit for loopback)",
-    "requests": "requests in flight (default: 256)",
-    "requests-per-address": "requests in flight of one address (default: half of all, no such limit for loopback)",
-    "streams": "subscriptions at a time (default: 2048)",
-    "streams-per-address": "subscriptions of one address (default: half of all, no such limit for loopback)",
+    "max_connections": "connections at a time (default: 4096)",
+    "max_connections_per_address": "connections of one address (default: half of all, no such limit for loopback)",
+    "max_requests": "requests in flight (default: 256)",
+    "max_requests_per_address": "requests in flight of one address (default: half of all, no such limit for loopback)",
+    "max_streams": "subscriptions at a time (default: 2048)",
+    "max_streams_per_address": "subscriptions of one address (default: half of all, no such limit for loopback)",
 }
 
 
@@ -47,7 +48,7 @@ def add_gateway_command(commands: Any) -> None:
     )
     _add_security(gateway)
     for name, what in _LIMITS.items():
-        gateway.add_argument(f"--max-{name}", type=int, metavar="N", help=what)
+        gateway.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=what)
     gateway.add_argument("--log-format", choices=FORMS, default=FORMS[0], help="form of the log (default: %(default)s)")
     add_connection_options(gateway, queries=False)
     gateway.set_defaults(run=_gateway)
@@ -90,13 +91,11 @@ def _tls_of(arguments: argparse.Namespace) -> ServerTls | None:
 
 def _gateway(arguments: argparse.Namespace) -> None:
     try:
-        settings_module = import_module("qstate.gateway.settings")
         server_module = import_module("qstate.gateway.server")
     except ModuleNotFoundError as exc:
         raise InstallationError(f"the gateway needs {exc.name}: pip install '{DISTRIBUTION}[gateway]'") from exc
-    limits = {f"max_{name.replace('-', '_')}": getattr(arguments, f"max_{name.replace('-', '_')}") for name in _LIMITS}
     upstream = connection_of(arguments)
-    settings = settings_module.GatewaySettings(
+    settings = GatewaySettings(
         upstream.proxies,
         fallback=upstream.fallback,
         job_metrics=arguments.job_metrics,
@@ -108,7 +107,7 @@ def _gateway(arguments: argparse.Namespace) -> None:
         allow_token_without_tls=upstream.allow_token_without_tls,
         origins=arguments.cors_origin,
         hosts=arguments.allowed_host,
-        **{name: limit for name, limit in limits.items() if limit is not None},
+        **{name: limit for name in _LIMITS if (limit := getattr(arguments, name)) is not None},
     )
     configure_logs(LogLines(arguments.log_format, process="gateway"))
     server = server_module.GatewayServer(settings)
