@@ -7,6 +7,7 @@ can be resumed: a reader that has seen some parts only gets the batch again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import json
@@ -28,6 +29,7 @@ RETRY = b"retry: %d\n\n" % RETRY_MS
 _VALUELESS = (ChangeKind.DELETE, ChangeKind.REMOVE_ENTRY)
 
 
+@dataclass(slots=True, eq=False)
 class Event:
     """What readers get, as a server-sent event and as a message of a WebSocket (empty: none).
 
@@ -35,14 +37,11 @@ class Event:
     stream ends, with an `error` if it has failed.
     """
 
-    __slots__ = ("error", "last", "message", "place", "sse")
-
-    def __init__(self, sse: bytes, message: str = "", place: str | None = None, *, last: bool = False) -> None:
-        self.sse = sse
-        self.message = message
-        self.place = place
-        self.last = last
-        self.error: Exception | None = None
+    sse: bytes
+    message: str = ""
+    place: str | None = None
+    last: bool = field(default=False, kw_only=True)
+    error: Exception | None = field(default=None, kw_only=True)
 
 
 #: A sign of life. WebSockets have their own.
