@@ -97,13 +97,9 @@ class Gateway:
 
         async def counted(request: Request) -> Response:
             began = time.monotonic()
-            address = address_of(request)
             try:
-                self._requests.enter(address)
-                try:
+                with self._requests.held(address_of(request)):
                     answer = await endpoint(request)
-                finally:
-                    self._requests.leave(address)
             except QStateError as exc:
                 answer = answer_to(request, exc)
             self._metrics.answered(path, answer.status_code, time.monotonic() - began)

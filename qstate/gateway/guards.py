@@ -10,7 +10,8 @@ only requests that name it as loopback. WebSockets know no CORS, so their Origin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers
@@ -66,6 +67,15 @@ class Places:
         self._taken[address] -= 1
         if not self._taken[address]:
             del self._taken[address]
+
+    @contextmanager
+    def held(self, address: str) -> Iterator[None]:
+        """Take a place, and give it back at the end. Raises `Overloaded` when there is none."""
+        self.enter(address)
+        try:
+            yield
+        finally:
+            self.leave(address)
 
 
 def address_of(request: HTTPConnection) -> str:

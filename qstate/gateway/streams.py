@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -55,29 +55,18 @@ class Streams:
         """The stream as server-sent events."""
         if request.method == "HEAD":
             return Response(media_type=EVENTS)
-        address = address_of(request)
-        self._places.enter(address)
-        try:
+        with ExitStack() as left:
+            left.enter_context(self._places.held(address_of(request)))
             reader, first = await self._begin(request)
-        except BaseException:
-            self._places.leave(address)
-            raise
-
-        def leave() -> None:
-            reader.leave()
-            self._places.leave(address)
-
-        return _EventStream(reader, first, leave, self._metrics.event_sent)
+            left.callback(reader.leave)
+            # The stream leaves both when it ends.
+            return _EventStream(reader, first, left.pop_all().close, self._metrics.event_sent)
 
     async def messages(self, socket: WebSocket) -> None:
         """The stream as messages of a WebSocket."""
-        address = address_of(socket)
         try:
-            self._places.enter(address)
-            try:
+            with self._places.held(address_of(socket)):
                 await self._serve(socket)
-            finally:
-                self._places.leave(address)
         except QStateError as exc:
             await socket.send_denial_response(answer_to(socket, exc))
 
