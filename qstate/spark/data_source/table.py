@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -100,7 +99,7 @@ def batches_of(rows: Iterable[StateRow], wanted: StructType, own: StructType) ->
 
     Raises `ConfigError` for other columns, and `SerializationError` for a value that has no form in its column's type.
     """
-    schema = _arrow_schema(wanted)
+    schema = to_arrow_schema(wanted, timezone="UTC")  # which Spark compares with that of a batch
     places = {name: at for at, name in enumerate(own.fieldNames())}
     unknown = [name for name in wanted.fieldNames() if name not in places]
     if unknown:
@@ -135,9 +134,3 @@ def _extractor(name: str, place: int, keys: int) -> Callable[[StateRow], Any]:
         at = StateRow._fields.index(name)
         return lambda row: row[at]
     return (lambda row: row.key) if keys == 1 else lambda row: row.key[place]  # type: ignore[index]
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema that Spark compares with that of a batch."""
-    zone: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # new in Spark 4.2
-    return to_arrow_schema(schema, **zone)

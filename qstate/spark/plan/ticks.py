@@ -16,17 +16,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from qstate.runtime.control.rpc import RpcPeer, connect
 from qstate.runtime.relay.relay import JobTicket
-
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # PySpark before 4.2: a query with a Python source reads all that is available in one micro-batch
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands for the class of newer versions."""
-
 
 __all__ = ["ticks_of"]
 
@@ -75,7 +68,7 @@ class TickReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return {OFFSET: 0}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
-        """The offset after a tick if timers are due, else the last one. Spark before 4.2 does not say where it is."""
+        """The offset after a tick if timers are due, else the last one. Some releases call it without the start."""
         if start is not None:
             self._ticked_ms = max(self._ticked_ms, start[OFFSET])
         if self._timers_are_due():
