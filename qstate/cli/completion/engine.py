@@ -69,12 +69,10 @@ class _Walk:
         elif word.startswith("-") and not self.plain:
             name, equals, value = word.partition("=")
             action = options.get(name)
-            if action is not None and equals:
-                self._give(action, value)
-            elif action is not None and action.nargs != 0:
+            if action is not None and action.nargs != 0 and not equals:
                 self.option = action
             elif action is not None:
-                self._give(action, "")
+                self._give(action, value)
         else:
             self._argument(word)
 

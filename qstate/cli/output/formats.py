@@ -17,7 +17,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from qstate.cli.output.tables import Table
@@ -98,12 +97,10 @@ class Printer:
         self._rows, self._characters, self._since = [], 0, time.monotonic()
         sys.stdout.flush()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         if self._form == JSON and kind is None:  # after an error, the document shows that it is not whole
             print("\n]" if self._printed else "[]")
-        if kind is None or kind is not BrokenPipeError:
+        if kind is not BrokenPipeError:
             self.flush()
 
     def _add(self, row: list[str]) -> None:

@@ -23,9 +23,9 @@ def shown(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-def say(text: str = "", *, flush: bool = False) -> None:
+def say(text: str = "") -> None:
     """Print a line that may hold names of others."""
-    print(shown(text), flush=flush)
+    print(shown(text))
 
 
 def has_colours(stream: TextIO) -> bool:
