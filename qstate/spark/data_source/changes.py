@@ -43,8 +43,8 @@ class FeedReader:
         state = LiveState(options)
         self._groups, self._serializer, self._selection = state.groups, state.table.serializer, state.selection
         self._own = state.table.schema(options.key_names, changes=True)
-        #: How long there may be no answer.
-        self._patience_s = options.seconds_of_patience
+        #: How long a stream waits for a job that does not answer.
+        self._patience_s = options.seconds("patience_s")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FeedPart)

@@ -145,11 +145,6 @@ class SourceOptions:
         """Where stored state is, for every process."""
         return absolute(self.path)
 
-    @property
-    def seconds_of_patience(self) -> float:
-        """How long a stream waits for a job that does not answer."""
-        return self._number("patience_s")
-
     def client(self, serializer: str = MessagePackSerializer.name) -> FeedClient:
         """A client. Values of another serializer than the default one are their bytes. Raises `ConfigError`."""
         (host, port), *others = _addresses("address", self.address)
@@ -160,7 +155,7 @@ class SourceOptions:
             host,
             port,
             proxies=others,
-            timeout_s=self._number("timeout_s"),
+            timeout_s=self.seconds("timeout_s"),
             token=token or None,
             serializers=own,
             fallback=_addresses("fallback", self.fallback) if self.fallback else (),
@@ -168,7 +163,8 @@ class SourceOptions:
             allow_token_without_tls=self._switch("allow_token_without_tls"),
         )
 
-    def _number(self, name: str) -> float:
+    def seconds(self, name: str) -> float:
+        """The seconds of an option. Raises `ConfigError`."""
         text = getattr(self, name)
         try:
             return float(text)
