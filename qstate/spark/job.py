@@ -112,9 +112,7 @@ class Job:
         self._stopping = threading.Lock()
         self._stopped = False
         self._ended = False
-        self._live = LiveJob(
-            name, self._queries.running_with_mark, self._queries.stop_with_mark, self._deletes_state, self.stop
-        )
+        self._live = LiveJob(name, self._queries, self._deletes_state, self.stop)
         self._metrics: MetricsServer | None = None
         try:
             _LIVE_JOBS.add(self._live)

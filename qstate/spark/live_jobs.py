@@ -13,21 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from qstate.errors import ConfigError
+from qstate.spark.queries import StreamingQueries
 
 __all__ = ["LiveJob", "LiveJobs"]
 
 
 @dataclass(frozen=True)
 class LiveJob:
-    """A job in the registry.
-
-    `running_queries` returns the names, by id, of the streaming queries that drive its operators now, `stop_queries`
-    stops them; `deletes_state` returns whether `stop` deletes state.
-    """
+    """A job in the registry. `deletes_state` returns whether `stop` deletes state."""
 
     name: str
-    running_queries: Callable[[], dict[str, str | None]]
-    stop_queries: Callable[[], None]
+    queries: StreamingQueries
     deletes_state: Callable[[], bool]
     stop: Callable[[], None]
 
@@ -49,9 +45,9 @@ class LiveJobs:
             job = self._jobs.get(name)
         if job is None:
             return
-        running = job.running_queries()
+        running = job.queries.running_with_mark()
         if running and in_notebook:
-            job.stop_queries()
+            job.queries.stop_with_mark()
             labels = ", ".join(repr(label or query) for query, label in running.items())
             warnings.warn(f"the earlier job {name!r} is stopped, with its query {labels}", stacklevel=3)
         elif running:
