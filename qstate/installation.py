@@ -107,9 +107,7 @@ def check_installation(features: Iterable[str] = ()) -> list[Finding]:
     if any(PYSPARK in FEATURES[feature] for feature in wanted):
         findings += _two_pysparks()
     findings += [
-        replace(_package(feature, name, lowest, beyond), needed=feature in needed)
-        for feature in wanted
-        for name, (lowest, beyond) in FEATURES[feature].items()
+        replace(_package(feature, name), needed=feature in needed) for feature in wanted for name in FEATURES[feature]
     ]
     return findings
 
@@ -161,8 +159,7 @@ def _with_included(features: Iterable[str]) -> list[str]:
 
 def _was_installed(feature: str) -> bool:
     """Whether the feature's first package is installed, in any version."""
-    name, (lowest, beyond) = next(iter(FEATURES[feature].items()))
-    return _package(feature, name, lowest, beyond).found != _NOT_INSTALLED
+    return _package(feature, next(iter(FEATURES[feature]))).found != _NOT_INSTALLED
 
 
 def _python() -> Finding:
@@ -233,7 +230,8 @@ def _java_major(text: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _package(feature: str, name: str, lowest: str, beyond: str | None) -> Finding:
+def _package(feature: str, name: str) -> Finding:
+    lowest, beyond = FEATURES[feature][name]
     install = _install(feature)
     found = _version(name)
     if name == PYSPARK and _has_client_only():
