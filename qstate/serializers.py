@@ -48,8 +48,8 @@ _MICROSECOND = timedelta(microseconds=1)
 #: of the thread's stack: 190 levels crash a process whose stacks have 8 MiB.
 MOST_TUPLES = 100
 
-#: The beginning of a MessagePack array of up to 2**32 - 1 items.
-_ARRAY = Struct(">BI")
+#: The beginning of a MessagePack array, or of bytes, of up to 2**32 - 1 items.
+_HEAD_32 = Struct(">BI")
 
 
 class Serializer(ABC):
@@ -105,7 +105,7 @@ class MessagePackSerializer(Serializer):
 
     def dumps(self, value: Any) -> bytes:
         if type(value) is bytes and _LARGE < len(value) < 1 << 32:
-            return _BIN_32.pack(0xC6, len(value)) + value
+            return _HEAD_32.pack(0xC6, len(value)) + value
         return _packer()(value)
 
     def loads(self, data: bytes) -> Any:
@@ -224,7 +224,6 @@ def _refuse_depth(data: bytes) -> Any:
 
 #: The library copies bytes three times. For larger ones that takes longer than all else about a read.
 _LARGE = 1 << 20
-_BIN_32 = Struct(">BI")
 #: The errors of msgpack for values that it cannot write.
 _REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
 
@@ -279,7 +278,7 @@ _read = unpacker()
 def _read_all(data: Sequence[bytes]) -> list[Any]:
     """`_read` of each, decoded as one array."""
     try:
-        found: list[Any] = _read(_ARRAY.pack(0xDD, len(data)) + b"".join(data))
+        found: list[Any] = _read(_HEAD_32.pack(0xDD, len(data)) + b"".join(data))
     except SerializationError:  # read one by one, so that the error is that of the first bad value
         return list(map(_read, data))
     return found
