@@ -71,13 +71,10 @@ def open_trusted(path: Path) -> int:
 def check_secret(descriptor: int, path: Path) -> None:
     """Raise `PermissionError` unless an open file with a secret belongs to this user, and no other user can read it."""
     status = os.fstat(descriptor)
-    why = ""
     if status.st_uid != os.geteuid():
-        why = "holds a token, and belongs to another user"
-    elif status.st_mode & 0o077:
-        why = "holds a token, and other users can read it: chmod 600 it"
-    if why:
-        raise PermissionError(errno.EPERM, why, str(path))
+        raise PermissionError(errno.EPERM, "holds a token, and belongs to another user", str(path))
+    if status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "holds a token, and other users can read it: chmod 600 it", str(path))
 
 
 def open_own(path: Path, flags: int = 0) -> int:
