@@ -34,6 +34,7 @@ SLASH = "\udc2f"
 TOKEN_PROTOCOL = "bearer."
 
 Body = TypeVar("Body")
+Value = TypeVar("Value")
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
@@ -88,13 +89,11 @@ class Parameters:
 
     def number(self, name: str) -> int | None:
         """A whole number. Raises `ConfigError`."""
-        found: int | None = self._read(name, int, "a whole number")
-        return found
+        return self._read(name, int, "a whole number")
 
     def seconds(self, name: str) -> float | None:
         """A number of seconds. Raises `ConfigError`."""
-        found: float | None = self._read(name, float, "seconds")
-        return found
+        return self._read(name, float, "seconds")
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false. Raises `ConfigError`."""
@@ -139,7 +138,7 @@ class Parameters:
         found: dict[str, Any] = {"isolation": self.text("isolation", "live"), "timeout_s": self.timeout_s}
         return found | ({"namespace": self.namespace(types)} if "namespace" in self else {})
 
-    def _read(self, name: str, read: Callable[[str], Any], form: str) -> Any:
+    def _read(self, name: str, read: Callable[[str], Value], form: str) -> Value | None:
         text = self.text(name)
         if text is None:
             return None
