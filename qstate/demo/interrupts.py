@@ -7,13 +7,12 @@ JVM would leave the connection to it useless, and everything that is put away th
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from types import FrameType
 
 __all__ = ["Interrupts"]
 
-#: How late an interrupt may be noticed while pausing. A handler must not set an event that its own thread waits for.
+#: How late an interrupt may be noticed while pausing: a handler does not end a sleep.
 SLICE_S = 0.1
 
 
@@ -22,7 +21,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._asked = False
-        self._pause = threading.Event()
 
     def __enter__(self) -> Interrupts:
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -42,7 +40,7 @@ class Interrupts:
         until = time.monotonic() + seconds
         self.check()
         while (left := until - time.monotonic()) > 0:
-            self._pause.wait(min(left, SLICE_S))
+            time.sleep(min(left, SLICE_S))
             self.check()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
