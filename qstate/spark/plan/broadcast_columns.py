@@ -21,6 +21,8 @@ __all__ = ["BroadcastColumns"]
 class BroadcastColumns(UnitedPlan):
     """The united columns. A stream without a key has no key columns."""
 
+    target = TARGET_COLUMN
+
     def __init__(
         self,
         broadcast: StreamColumns,
@@ -32,10 +34,6 @@ class BroadcastColumns(UnitedPlan):
         repeated = _BroadcastRows(broadcast, broadcast_order, parallelism)
         columns, names = keyed_input(stream, order_by)
         super().__init__(BroadcastNames([repeated.input, names]), [repeated, columns], [repeated.input, names])
-
-    @property
-    def target(self) -> str:
-        return TARGET_COLUMN
 
 
 class _BroadcastRows(PlannedColumns):
@@ -49,14 +47,10 @@ class _BroadcastRows(PlannedColumns):
         target = unused_name("subtask", [*self._columns.names, row_order])
         self._parallelism = parallelism
         self.input = InputNames(seen, (), (*orders, row_order), target=target)
-        super().__init__([*self._columns.names, row_order, target])
-
-    @property
-    def inputs(self) -> tuple[tuple[str, ...], ...]:
-        return (self.input.columns,)
+        super().__init__([*self._columns.names, row_order, target], (self.input.columns,))
 
     def plan(self) -> DataFrame:
         rows = self._columns.plan()
-        row_order, target = self.plan_names(self._names[-2:])
+        row_order, target = self.plan_names(self.names[-2:])
         hashed = rows.withColumn(row_order, row_hash(rows.schema))
         return hashed.withColumn(target, F.explode(F.sequence(F.lit(0), F.lit(self._parallelism - 1))))

@@ -125,25 +125,17 @@ class KeyedColumns:
 
 
 class PlannedColumns(ABC):
-    """The columns of an operator, and their plan. The plan has names of its own: c0, c1, ...."""
+    """The columns of an operator, and their plan. The plan has names of its own: c0, c1, ....
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = list(names)
+    `names` are the operator's names of the columns, `inputs` those of the columns that the function sees, by input.
+    """
 
-    @property
-    def names(self) -> list[str]:
-        """The operator's names of the columns."""
-        return list(self._names)
+    #: The name of the column with the subtask that a row goes to, null where its key decides; None without one.
+    target: str | None = None
 
-    @property
-    @abstractmethod
-    def inputs(self) -> tuple[tuple[str, ...], ...]:
-        """The names of the columns that the function sees, for each input."""
-
-    @property
-    def target(self) -> str | None:
-        """The name of the column with the subtask that a row goes to, null where its key decides; None without one."""
-        return None
+    def __init__(self, names: Sequence[str], inputs: tuple[tuple[str, ...], ...]) -> None:
+        self.names = list(names)
+        self.inputs = inputs
 
     @abstractmethod
     def plan(self) -> DataFrame:
@@ -151,14 +143,14 @@ class PlannedColumns(ABC):
 
     def plan_names(self, names: Iterable[str]) -> list[str]:
         """The names in the plan of the columns with these names."""
-        return [f"c{self._names.index(name)}" for name in names]
+        return [f"c{self.names.index(name)}" for name in names]
 
     def schema(self, plan: DataFrame) -> StructType:
         """The types of the columns under the operator's names."""
         return StructType(
             [
                 StructField(name, field.dataType, field.nullable)
-                for name, field in zip(self._names, plan.schema.fields, strict=True)
+                for name, field in zip(self.names, plan.schema.fields, strict=True)
             ]
         )
 
@@ -167,18 +159,14 @@ class OperatorColumns(PlannedColumns):
     """The columns of one stream: those that the function sees, and hidden ones."""
 
     def __init__(self, columns: StreamColumns, seen: Sequence[StreamColumn]) -> None:
-        super().__init__([column.name for column in seen])
+        names = tuple(column.name for column in seen)
+        super().__init__(names, (names,))
         self._stream = columns.stream
         self._columns = list(seen)
-        self._seen = len(seen)
-
-    @property
-    def inputs(self) -> tuple[tuple[str, ...], ...]:
-        return (tuple(self._names[: self._seen]),)
 
     def add(self, columns: Sequence[StreamColumn]) -> tuple[str, ...]:
         """Add those of these columns that are missing. Returns the operator's names of all of them."""
-        return tuple(self._names[self._index(column)] for column in columns)
+        return tuple(self.names[self._index(column)] for column in columns)
 
     def plan(self) -> DataFrame:
         expressions: list[Column] = []
@@ -199,5 +187,5 @@ class OperatorColumns(PlannedColumns):
                 return index
         label = column.name if isinstance(column.source, int) else column.text
         self._columns.append(column)
-        self._names.append(unused_name(label, self._names))
-        return len(self._names) - 1
+        self.names.append(unused_name(label, self.names))
+        return len(self.names) - 1

@@ -36,14 +36,10 @@ class UnitedPlan(PlannedColumns):
     """The columns of several inputs, united in one plan. `names` are those of each input."""
 
     def __init__(self, united: UnitedNames, columns: Sequence[PlannedColumns], names: Sequence[InputNames]) -> None:
-        super().__init__(united.all)
+        super().__init__(united.all, tuple(one.columns for one in names))
         self.united = united
         self._columns = columns
         self._of_input = names
-
-    @property
-    def inputs(self) -> tuple[tuple[str, ...], ...]:
-        return tuple(one.columns for one in self._of_input)
 
     def plan(self) -> DataFrame:
         """The rows of all inputs, each with the united columns.
