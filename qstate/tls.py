@@ -36,13 +36,12 @@ _READ_BYTES = 64 * 1024
 _HANDSHAKE, _ALERT = 0x16, 0x15
 
 
+@dataclass(frozen=True, slots=True)
 class _Renewable:
     """Settings whose files may be replaced while connections use them."""
 
-    __slots__ = ()
-
-    _context: ssl.SSLContext
-    _stamps: list[tuple[int, int, int] | None]
+    _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
+    _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.reload()
@@ -91,8 +90,6 @@ class ServerTls(_Renewable):
     client_ca_file: str = ""
     require_client_certificate: bool = True
     alpn: str = field(default=ALPN, kw_only=True)
-    _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
-    _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def _files(self) -> tuple[str, ...]:
         return self.certificate_file, self.key_file, self.client_ca_file
@@ -143,8 +140,6 @@ class ClientTls(_Renewable):
     certificate_file: str = ""
     key_file: str = ""
     server_name: str = ""
-    _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
-    _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def _files(self) -> tuple[str, ...]:
         return self.ca_file, self.certificate_file, self.key_file
