@@ -237,16 +237,14 @@ class ReadOnlyState(Struct, eq=False):
 
     clear = _refuser("clear", _JOB_ONLY)
 
+    _unpack = staticmethod(_unpack_frozen)
+
     def _framed(self) -> Any:
         """The MessagePack part of the answer, decoded once."""
         decoded = self._decoded
         if decoded is _UNREAD:
             decoded = self._decoded = self._unpack(self._data)
         return decoded
-
-    @staticmethod
-    def _unpack(data: bytes) -> Any:
-        return _unpack_frozen(data)
 
     def contents(self) -> Any:
         """The value, whatever the kind: of a list view the elements, of a map view its entries as a dict."""
