@@ -200,8 +200,7 @@ def _java() -> Finding:
     if java is None:
         where = f"no bin/java in JAVA_HOME={home}" if home else "not found"
         return Finding("spark", "Java", where, remedy)
-    text = _java_version_text(java)
-    major = _java_major(text)
+    major = _java_major(java)
     if major is None:
         return Finding("spark", "Java", f"{java} does not tell its version", remedy)
     if major < MINIMUM_JAVA:
@@ -209,7 +208,8 @@ def _java() -> Finding:
     return Finding("spark", "Java", f"{major} ({java})")
 
 
-def _java_version_text(java: str) -> str:
+def _java_major(java: str) -> int | None:
+    """The feature release in `java -version`: 17 of `version "17.0.15"`, 8 of `version "1.8.0_402"`."""
     try:
         answer = subprocess.run(
             [java, "-version"],
@@ -220,13 +220,8 @@ def _java_version_text(java: str) -> str:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return answer.stdout.decode(errors="replace")
-
-
-def _java_major(text: str) -> int | None:
-    """The feature release in `java -version`: 17 of `version "17.0.15"`, 8 of `version "1.8.0_402"`."""
-    match = re.search(r'version "(?:1\.)?(\d+)', text)
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stdout.decode(errors="replace"))
     return int(match.group(1)) if match else None
 
 
