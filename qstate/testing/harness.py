@@ -242,12 +242,7 @@ def _copies(spec: OperatorSpec) -> Callable[[], OperatorSpec]:
     except Exception as exc:  # pickling runs code of all objects that the function refers to
         name = type(spec.function).__name__
         raise JobError(f"{name} cannot be pickled: {exc}; create connections, locks and the like in open()") from exc
-
-    def copy() -> OperatorSpec:
-        copied: OperatorSpec = pickle.loads(pickled)
-        return copied
-
-    return copy
+    return lambda: pickle.loads(pickled)
 
 
 def _milliseconds(time: int | datetime) -> int:
