@@ -77,7 +77,7 @@ class FeedReader:
                 for key, namespace, view in entries:
                     if view.epoch > reached:
                         for change in self._between(client, span._replace(epoch=reached + 1), history, view.epoch + 1):
-                            later.setdefault(_place(change), []).append(change)
+                            later.setdefault((key_identity(change.namespace), change.key), []).append(change)
                         reached = view.epoch
                     value = _before(view.contents(), later.get((key_identity(namespace), key), ()))
                     if value is not None:
@@ -132,10 +132,6 @@ def started_over(job: str) -> JobError:
     return JobError(
         f"job {job!r} has started over since this stream began: start the stream with a new checkpointLocation, too"
     )
-
-
-def _place(change: StateChange) -> Any:
-    return key_identity(change.namespace), change.key
 
 
 def _before(value: Any, changes: Sequence[StateChange]) -> Any:
