@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +39,8 @@ SUBTASK_HEADS = ("SUBTASK", "KEY GROUPS", "EPOCHS", "SNAPSHOTS", "DAMAGED")
 STACK_HEADS = ("SUBTASK", "SNAPSHOT", "EPOCH", "BYTES", "HOLDS")
 
 Plain = dict[str, Any]
-Totals = Counter[tuple[str, int]]
+#: The number of entries and of their bytes, by state and key group.
+Totals = dict[tuple[str, int], list[int]]
 
 
 def add_checkpoint_commands(commands: Any) -> None:
@@ -113,7 +113,7 @@ def _described(source: StateSource) -> Plain:
 
 
 def _operator(source: StateSource, stored: StoredOperator, *, key_groups: bool, epochs: bool) -> Plain:
-    entries, sizes = _totals(source, stored)
+    totals = _totals(source, stored)
     found: Plain = {
         "uid": stored.uid,
         "query": stored.query,
@@ -121,35 +121,30 @@ def _operator(source: StateSource, stored: StoredOperator, *, key_groups: bool, 
         "sealed": stored.sealed,
         "committed": stored.committed,
         "parallelism": stored.parallelism,
-        "states": [_state(plain, entries, sizes) for plain in stored.states],
+        "states": [_state(plain, totals) for plain in stored.states],
         "operator_states": _lists(read_operator_states(source, stored)),
     }
     if key_groups:
-        numbers = sorted({group for _, group in entries})
-        found["key_groups"] = [
-            {"key_group": number, "entries": _sum(entries, group=number), "bytes": _sum(sizes, group=number)}
-            for number in numbers
-        ]
+        numbers = sorted({group for _, group in totals})
+        found["key_groups"] = [{"key_group": number, **_sum(totals, group=number)} for number in numbers]
     if epochs:
         subtasks = source.subtasks(stored.uid) if isinstance(source, JobHistory) else []
         found["subtasks"] = [_subtask(groups, chain) for groups, chain in subtasks]
     return found
 
 
-def _totals(source: StateSource, stored: StoredOperator) -> tuple[Totals, Totals]:
-    """The entries and the bytes of each state and key group."""
-    entries: Totals = Counter()
-    sizes: Totals = Counter()
+def _totals(source: StateSource, stored: StoredOperator) -> Totals:
+    totals: Totals = {}
     with shown_count(f"entries of operator {stored.uid!r}") as count:
         for number, change in enumerate(read_changes(source, stored), 1):
-            place = (change.state, change.group)
-            entries[place] += 1
-            sizes[place] += len(change.namespace) + len(change.key) + len(change.map_key) + len(change.data)
+            total = totals.setdefault((change.state, change.group), [0, 0])
+            total[0] += 1
+            total[1] += len(change.namespace) + len(change.key) + len(change.map_key) + len(change.data)
             count(number)
-    return entries, sizes
+    return totals
 
 
-def _state(plain: Mapping[str, Any], entries: Totals, sizes: Totals) -> Plain:
+def _state(plain: Mapping[str, Any], totals: Totals) -> Plain:
     schema = StateSchema.from_plain(plain)
     return {
         "name": schema.name,
@@ -158,8 +153,7 @@ def _state(plain: Mapping[str, Any], entries: Totals, sizes: Totals) -> Plain:
         "key_types": list(plain.get("key_types", ())),
         "map_key_type": None if schema.map_key_type is None else str(schema.map_key_type),
         **_data_facts(schema),
-        "entries": _sum(entries, state=schema.name),
-        "bytes": _sum(sizes, state=schema.name),
+        **_sum(totals, state=schema.name),
     }
 
 
@@ -192,8 +186,9 @@ def _lists(of_subtasks: Sequence[OperatorState]) -> list[Plain]:
     return [plain for _, plain in sorted(found.items())]
 
 
-def _sum(counts: Totals, *, state: str | None = None, group: int | None = None) -> int:
-    return sum(count for place, count in counts.items() if state in (None, place[0]) and group in (None, place[1]))
+def _sum(totals: Totals, *, state: str | None = None, group: int | None = None) -> Plain:
+    found = [one for place, one in totals.items() if state in (None, place[0]) and group in (None, place[1])]
+    return {"entries": sum(entries for entries, _ in found), "bytes": sum(size for _, size in found)}
 
 
 def _subtask(groups: KeyGroupRange, chain: Chain) -> Plain:
