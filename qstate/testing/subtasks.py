@@ -156,8 +156,11 @@ class HarnessSubtasks:
 
     def backend_of(self, key: Any) -> StateBackend:
         """The backend of the subtask that owns a key."""
+        return self._parts[self._owner(key)].backend
+
+    def _owner(self, key: Any) -> int:
         groups = self._config.max_parallelism
-        return self._parts[subtask_of(key_group(key, groups), self._config.parallelism, groups)].backend
+        return subtask_of(key_group(key, groups), self._config.parallelism, groups)
 
     def entries(self, name: str) -> Iterator[Change]:
         """The committed entries of a state, of all subtasks."""
@@ -198,20 +201,16 @@ class HarnessSubtasks:
 
     def _share(self, batch: pa.RecordBatch, index: int) -> list[pa.RecordBatch]:
         """The rows of a batch that a subtask gets. Its broadcast rows are for this subtask already."""
-        operator, parallelism, groups = (
-            self._parts[index].operator,
-            self._config.parallelism,
-            self._config.max_parallelism,
-        )
+        operator = self._parts[index].operator
         spec, found = operator.spec, []
         if spec.has_broadcast:
             is_broadcast = pc.equal(batch.column(INPUT_COLUMN), BROADCAST)
             found.append(batch.filter(is_broadcast))
             batch = batch.filter(pc.invert(is_broadcast))
         if spec.key_columns:
-            owners = [subtask_of(key_group(key, groups), parallelism, groups) for key in operator.keys_of(batch)]
+            owners = list(map(self._owner, operator.keys_of(batch)))
         else:
-            owners = [row % parallelism for row in range(batch.num_rows)]
+            owners = [row % self._config.parallelism for row in range(batch.num_rows)]
         found.append(batch.filter(pa.array([owner == index for owner in owners], pa.bool_())))
         return [one for one in found if one.num_rows]
 
