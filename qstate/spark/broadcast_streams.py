@@ -82,20 +82,13 @@ class BroadcastConnectedStream:
         columns = BroadcastColumns(
             broadcast.columns, broadcast.order_by, self._stream, order_by, self._operators.manager.parallelism
         )
-        united = columns.united
         own, of_broadcast = map(self._operators.event_times, ([one] for one in streams))
         found = (*own, *of_broadcast) if own else ()  # in this order, which is stored
         inputs = (1 - BROADCAST, BROADCAST)
         event_times = [
-            replace(one, column=united.columns[number][one.column]) for number, one in zip(inputs, found, strict=False)
+            replace(one, column=columns.united.columns[number][one.column])
+            for number, one in zip(inputs, found, strict=False)
         ]
         return self._operators.declare(
-            function,
-            results,
-            uid,
-            columns,
-            keys=united.keys,
-            order_by=united.order_by,
-            event_times=tuple(event_times),
-            broadcast_states=broadcast.states,
+            function, results, uid, columns, event_times=tuple(event_times), broadcast_states=broadcast.states
         )

@@ -57,11 +57,8 @@ class ConnectedStreams:
         streams = [one.columns.stream for one in self._keyed]
         results = results_of(output_schema, event_time_column, side_outputs, streams)
         columns = UnitedColumns(self._keyed, order_by)
-        united = columns.united
         event_times = tuple(
             replace(one, column=names[one.column])
-            for one, names in zip(self._operators.event_times(streams), united.columns, strict=False)
+            for one, names in zip(self._operators.event_times(streams), columns.united.columns, strict=False)
         )
-        return self._operators.declare(
-            function, results, uid, columns, keys=united.keys, order_by=united.order_by, event_times=event_times
-        )
+        return self._operators.declare(function, results, uid, columns, event_times=event_times)

@@ -105,18 +105,11 @@ class KeyedStream:
         check_function("process()", function, KeyedProcessFunction, KeyedBatchFunction)
         results = results_of(output_schema, event_time_column, side_outputs, [self._stream])
         columns = OperatorColumns(self._columns, self._columns.with_new(self._keys))
-        order = columns.add(self._columns.resolve("order_by", order_by))
-        spaces = columns.add(self._columns.resolve("namespace", namespace))
-        return self._operators.declare(
-            function,
-            results,
-            uid,
-            columns,
-            keys=columns.add(self._keys),
-            order_by=order,
-            namespaces=spaces,
-            event_times=self._operators.event_times([self._stream]),
-        )
+        columns.order_by = columns.add(self._columns.resolve("order_by", order_by))
+        columns.namespaces = columns.add(self._columns.resolve("namespace", namespace))
+        columns.keys = columns.add(self._keys)
+        event_times = self._operators.event_times([self._stream])
+        return self._operators.declare(function, results, uid, columns, event_times=event_times)
 
     def flat_map_with_state(
         self,
@@ -184,8 +177,8 @@ class KeyedStream:
             one for one in self._columns.all if not any(map(one.is_same, (*self._keys, *spaces)))
         ]
         columns = OperatorColumns(self._columns, values)
-        order = columns.add(resolve("order_by", order_by))
-        namespaces = columns.add(self._columns.without_structs("namespace", spaces))
+        columns.order_by = columns.add(resolve("order_by", order_by))
+        columns.namespaces = columns.add(self._columns.without_structs("namespace", spaces))
         sink: StreamFunction
         if isinstance(descriptor, ReducingStateDescriptor):
             if combine:
@@ -193,14 +186,6 @@ class KeyedStream:
             sink = QueryableReducingSink(descriptor, columns.names[: len(values)])
         else:
             sink = QueryableValueSink(descriptor, columns.names[: len(values)])
-        result = self._operators.declare(
-            sink,
-            _NOTHING,
-            uid,
-            columns,
-            keys=columns.add(self._keys),
-            order_by=order,
-            namespaces=namespaces,
-            latest_only=combine,
-        )
+        columns.keys = columns.add(self._keys)
+        result = self._operators.declare(sink, _NOTHING, uid, columns, latest_only=combine)
         return QueryableStateStream(result, str(descriptor.queryable_name))

@@ -71,12 +71,6 @@ class Stream:
         streams = [self._columns.stream]
         results = results_of(output_schema, event_time_column, side_outputs, streams)
         columns = OperatorColumns(self._columns, self._columns.all)
-        return self._operators.declare(
-            function,
-            results,
-            uid,
-            columns,
-            keys=(),
-            order_by=columns.add(self._columns.resolve("order_by", order_by)),
-            event_times=self._operators.event_times(streams),
-        )
+        columns.order_by = columns.add(self._columns.resolve("order_by", order_by))
+        event_times = self._operators.event_times(streams)
+        return self._operators.declare(function, results, uid, columns, event_times=event_times)

@@ -128,6 +128,7 @@ class PlannedColumns(ABC):
     """The columns of an operator, and their plan. The plan has names of its own: c0, c1, ....
 
     `names` are the operator's names of the columns, `inputs` those of the columns that the function sees, by input.
+    `keys`, `order_by` and `namespaces` are the names of those that have these roles.
     """
 
     #: The name of the column with the subtask that a row goes to, null where its key decides; None without one.
@@ -136,6 +137,9 @@ class PlannedColumns(ABC):
     def __init__(self, names: Sequence[str], inputs: tuple[tuple[str, ...], ...]) -> None:
         self.names = list(names)
         self.inputs = inputs
+        self.keys: tuple[str, ...] = ()
+        self.order_by: tuple[str, ...] = ()
+        self.namespaces: tuple[str, ...] = ()
 
     @abstractmethod
     def plan(self) -> DataFrame:

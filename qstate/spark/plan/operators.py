@@ -58,21 +58,18 @@ class JobOperators:
         uid: str,
         columns: PlannedColumns,
         *,
-        keys: tuple[str, ...],
-        order_by: tuple[str, ...],
-        namespaces: tuple[str, ...] = (),
         latest_only: bool = False,
         event_times: tuple[EventTime, ...] = (),
         broadcast_states: tuple[MapStateDescriptor, ...] = (),
     ) -> DataFrame:
-        """Declare an operator; returns its result. `keys`, `order_by` and `namespaces` are names of the columns.
+        """Declare an operator; returns its result.
 
-        Without `keys` the rows are placed by their hashes. `latest_only`: only the latest row of each key is needed.
+        Without keys the rows are placed by their hashes. `latest_only`: only the latest row of each key is needed.
         Raises `JobError` for an operator that cannot work.
         """
         if not isinstance(uid, str):
             raise JobError(f"a uid is text, got {uid!r}")
-        uid = uid or self._derived_uid(function, keys)
+        uid = uid or self._derived_uid(function, columns.keys)
         if ROWS_COLUMN in columns.names:
             raise JobError(f"a column of the stream is called {ROWS_COLUMN!r}, which qstate uses itself: rename it")
         rows = columns.plan()
@@ -81,11 +78,11 @@ class JobOperators:
             uid=uid,
             job=self.manager.job,
             function=function,
-            key_columns=keys,
+            key_columns=columns.keys,
             input_schema=to_arrow_schema(columns.schema(rows), timezone=timezone),
             output_schema=to_arrow_schema(results.main, timezone=timezone),
-            order_by=order_by,
-            namespace_columns=namespaces,
+            order_by=columns.order_by,
+            namespace_columns=columns.namespaces,
             inputs=columns.inputs,
             event_times=event_times,
             broadcast_states=broadcast_states,

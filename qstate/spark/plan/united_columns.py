@@ -38,6 +38,7 @@ class UnitedPlan(PlannedColumns):
     def __init__(self, united: UnitedNames, columns: Sequence[PlannedColumns], names: Sequence[InputNames]) -> None:
         super().__init__(united.all, tuple(one.columns for one in names))
         self.united = united
+        self.keys, self.order_by = united.keys, united.order_by
         self._columns = columns
         self._of_input = names
 
