@@ -80,16 +80,13 @@ def _run(options: DemoOptions, spark: SparkSession, data: DataSet, directory: Pa
                 start_timeout_s=PATIENCE_S,
             )
         )
-        if options.days_per_s:
-            feeder = Feeder(data, directory / "incoming", options.days_per_s)
-            watched = replace(data, directory=feeder.directory)
-            streams = start_streams(spark, job, watched, directory, complete=False)
-            cleanup.callback(streams.stop)
+        feeder = Feeder(data, directory / "incoming", options.days_per_s) if options.days_per_s else None
+        watched = data if feeder is None else replace(data, directory=feeder.directory)
+        streams = start_streams(spark, job, watched, directory, complete=feeder is None)
+        cleanup.callback(streams.stop)
+        if feeder is not None:
             cleanup.callback(feeder.stop)
             feeder.start()
-        else:
-            streams = start_streams(spark, job, data, directory, complete=True)
-            cleanup.callback(streams.stop)
         began = time.monotonic()
         client = cleanup.enter_context(_connect(job, streams, interrupts))
         print(f"state is served by the client proxy at {':'.join(map(str, job.proxy_address))}", flush=True)
