@@ -11,7 +11,7 @@ or compared is decided elsewhere.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Progress:
 
     query: StreamingQuery
     total: int
-    rows_of_epoch: dict[int, int]
+    rows_of_epoch: dict[int, int] = field(default_factory=dict)
     day: str = ""
 
     @property
@@ -122,8 +122,8 @@ def start_streams(spark: SparkSession, job: Job, data: DataSet, directory: Path,
     late_directory, alerts_directory = directory / "late-departures", directory / "alerts"
     checkpoints = directory / "checkpoints"
     return Streams(
-        flights=Progress(_write(profiles, "flights", late_directory, checkpoints, trigger), data.flights, {}),
-        weather=Progress(_write(alerts, "weather-alerts", alerts_directory, checkpoints, trigger), data.readings, {}),
+        flights=Progress(_write(profiles, "flights", late_directory, checkpoints, trigger), data.flights),
+        weather=Progress(_write(alerts, "weather-alerts", alerts_directory, checkpoints, trigger), data.readings),
         maxima=Progress(
             maxima.start(
                 checkpoint_location=str(checkpoints / "daily-maxima"),
@@ -132,7 +132,6 @@ def start_streams(spark: SparkSession, job: Job, data: DataSet, directory: Path,
                 trigger=trigger,
             ),
             data.readings,
-            {},
         ),
         alerts_directory=alerts_directory,
         late_departures_directory=late_directory,
