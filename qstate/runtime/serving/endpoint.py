@@ -267,26 +267,26 @@ class Endpoint:
         return partial(self._execute_at_once, connection, get)
 
     def _execute_at_once(self, connection: AcceptedConnection, get: Get) -> None:
-        """Answer a get on the thread that read it, which has a permit. Count the request after answering it."""
+        """Answer a get on the thread that read it, which has a permit. Count the request after answering it.
+
+        It gives the permit back before it sends: the client may ask again before the kernel comes back from that.
+        """
+        answer, data = None, b""
         try:
             call = Call(self, connection, get, self._clock())
-            if not self._admit(call):
-                self._statistics.report_request(len(get.keys))
-                return
-            answer = self._handle(call) if get.deadline_ms else self._answer_to(call, call.received_at)
-            if call.steps is not None:
-                self._statistics.report_request(len(get.keys))
-                self._turns.large.add(call)
-                return
-            if answer is not None:
-                data = call.encode(answer)
-                if data:
-                    connection.send_now(data)
-            self._statistics.report_request(len(get.keys))
-            if answer is not None:
-                self.answered(call)
+            if self._admit(call):
+                answer = self._handle(call) if get.deadline_ms else self._answer_to(call, call.received_at)
+                if answer is not None:
+                    data = call.encode(answer)
+                elif call.steps is not None:
+                    self._turns.large.add(call)
         finally:
             self._pool.give_permit()
+        if data:
+            connection.send_now(data)
+        self._statistics.report_request(len(get.keys))
+        if answer is not None:
+            self.answered(call)
 
     def _admit(self, call: Call) -> bool:
         """Count the call as in flight. False: it was refused."""
@@ -445,8 +445,18 @@ class Endpoint:
         return self._handle(call)
 
     def _handle(self, call: Call) -> Answer | None:
+        """The answer; None if it follows later, or after further steps, which `call.steps` has then."""
         try:
-            return self._next_step(call)
+            if call.steps is None:
+                found = self._service.handle(call)
+                if found is None or isinstance(found, tuple):
+                    return found
+                call.steps = found
+                return None
+            answer = next(call.steps, _NO_ANSWER)
+            if answer is not None:
+                call.steps = None
+            return None if answer is _NO_ANSWER else answer
         except QueryError as error:
             call.steps = None
             return Failure(call.request.id, error.code, error.details)
@@ -454,19 +464,6 @@ class Endpoint:
             call.steps = None
             log.exception("a %s request failed and is answered INTERNAL", type(call.request).__name__)
             return Failure(call.request.id, FailureCode.INTERNAL, {})
-
-    def _next_step(self, call: Call) -> Answer | None:
-        """The answer; None if it follows later, or after further steps, which `call.steps` has then."""
-        if call.steps is not None:
-            answer = next(call.steps, _NO_ANSWER)
-            if answer is not None:
-                call.steps = None
-            return None if answer is _NO_ANSWER else answer
-        found = self._service.handle(call)
-        if found is None or isinstance(found, tuple):
-            return found
-        call.steps = found
-        return None
 
     def _retry_after_ms(self) -> int:
         """About as long as the next request has been waiting: by then the queue has advanced."""

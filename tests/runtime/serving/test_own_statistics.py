@@ -14,7 +14,7 @@ from qstate.runtime.serving import ClientProxy, EndpointOptions, RequestStatisti
 from qstate.runtime.serving.sharing.request_quota import BURST_S
 from tests.runtime.serving.conftest import ServerFactory
 from tests.runtime.serving.oracles import TableOracle, owner, table
-from tests.runtime.serving.raw_client import RawClient, wait_until
+from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, wait_until
 from tests.runtime.serving.readers import DictReader, instance
 
 REPORTS = [name for name in vars(RequestStatistics) if name.startswith("report_")]
@@ -155,6 +155,34 @@ def test_a_collector_that_raises_harms_nothing_and_is_logged(
     lines = [record for record in caplog.records if "statistics" in record.message]
     assert lines and all(record.exc_info for record in lines)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR and record not in lines] == []
+
+
+class Slow(Collector):
+    """Takes as long as `gate` is closed for the first request that it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    def report_request(self, keys: int) -> None:
+        super().report_request(keys)
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.gate.wait(PATIENCE_S)
+
+
+def test_a_collector_that_takes_long_does_not_keep_others_from_reading_state(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    state_id = registry.register(instance(DictReader({"a": 1.5})))
+    slow = Slow()
+    server = start_server(slow, network_threads=2, query_threads=1)
+    with RawClient(server.address) as first, RawClient(server.address) as second:
+        assert isinstance(first.get(state_id, "a"), Values)
+        assert slow.entered.wait(PATIENCE_S)
+        assert isinstance(second.get(state_id, "a"), Values)
+        slow.gate.set()
+        wait_until(lambda: slow.ended() == 2, "counting both answers")
 
 
 def test_options_are_those_of_a_loopback_server_on_any_port_by_default(registry: StateRegistry) -> None:
