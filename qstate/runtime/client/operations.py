@@ -211,9 +211,9 @@ class Operation(ABC):
     def result(self) -> list[Any]:
         """The result of each key, in their order. Raises the error of the first key that has one."""
         found = self.results()
-        for entry in found:
-            if isinstance(entry, QStateError):
-                raise entry
+        for kind in set(map(type, found)):  # a step of the interpreter for each type instead of each key
+            if issubclass(kind, QStateError):
+                raise next(entry for entry in found if isinstance(entry, QStateError))
         return found
 
     def result_of_each(self, keys: int) -> list[Any]:

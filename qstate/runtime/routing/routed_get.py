@@ -34,7 +34,7 @@ location has another description, earlier answers have another form, so every ke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -163,7 +163,6 @@ class RoutedGet:
         "_keys",
         "_locating",
         "_most_bytes",
-        "_open",
         "_parts",
         "_random",
         "_results",
@@ -174,6 +173,7 @@ class RoutedGet:
         "_waiting",
         "finished",
         "hopeless",
+        "open_parts",
         "unreached",
         "wake_at",
     )
@@ -197,7 +197,8 @@ class RoutedGet:
         self._random = random
         self._table = table
         self._parts = 0
-        self._open: dict[int, _Part] = {}
+        #: The parts that were asked for and whose outcome is not known.
+        self.open_parts: dict[int, _Part] = {}
         self._locating: list[_Part] = []
         self._waiting: list[_Waiting] = []
         self._unanswered = len(keys)
@@ -214,11 +215,6 @@ class RoutedGet:
         #: When `on_time` is due next; each event may change it.
         self.wake_at = self._retry_until
         self.finished = False
-
-    @property
-    def open_parts(self) -> Collection[int]:
-        """The parts that were asked for and whose outcome is not known."""
-        return self._open.keys()
 
     def start(self, now: float) -> list[Command]:
         """The first commands."""
@@ -237,7 +233,7 @@ class RoutedGet:
         self, part: int, epochs: Sequence[int], results: Sequence[Result], fingerprint: str, now: float
     ) -> list[Command]:
         """The owner answered each key of a part, by the description with this fingerprint."""
-        asked = self._open.pop(part, None)
+        asked = self.open_parts.pop(part, None)
         if asked is None or self.finished:
             return []
         if len(results) != len(asked.positions) or len(epochs) != len(results):
@@ -272,7 +268,7 @@ class RoutedGet:
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
         """The protocol cannot encode the part. Halve it until the bad keys are alone: nothing was sent."""
-        if part in self._open and len(self._open[part].positions) > 1:
+        if part in self.open_parts and len(self.open_parts[part].positions) > 1:
             return [half for asked in self._take(part) for half in self._halves(asked)]
         return self.on_failure(part, code, details, now)
 
@@ -322,7 +318,7 @@ class RoutedGet:
         """Every key that has not failed for good, to be asked for again: its value now has another form."""
         failed = {position for position, result in enumerate(self._results) if isinstance(result, int)}
         positions = [position for position in range(len(self._keys)) if position not in failed]
-        self._open.clear()
+        self.open_parts.clear()
         self._waiting.clear()
         self._wait()
         self._unanswered = len(positions)
@@ -366,7 +362,7 @@ class RoutedGet:
 
     def _ask(self, part: _Part, positions: Sequence[int], table: LocationTable | None, owner: Owner) -> Ask:
         self._parts += 1
-        self._open[self._parts] = _NEW(_Part, (positions, part.attempt, table, owner, part.failure))
+        self.open_parts[self._parts] = _NEW(_Part, (positions, part.attempt, table, owner, part.failure))
         keys = self._keys
         if len(positions) != len(keys):
             keys = tuple(keys[position] for position in positions)
@@ -381,7 +377,7 @@ class RoutedGet:
     def _take(self, part: int) -> list[_Part]:
         """The part, or all that wait for the location if it is `LOOK_UP`. None of them after the end."""
         if part != LOOK_UP:
-            taken = [self._open.pop(part)] if part in self._open else []
+            taken = [self.open_parts.pop(part)] if part in self.open_parts else []
         else:
             # The location is unknown now, so the next try has to look it up.
             taken, self._locating = [each._replace(table=None, owner=None) for each in self._locating], []
@@ -460,7 +456,7 @@ class RoutedGet:
             self._results = [None] * len(self._keys)
 
     def _expire(self) -> list[Command]:
-        self._settle_late([*self._open.values(), *self._locating, *(waiting.part for waiting in self._waiting)])
+        self._settle_late([*self.open_parts.values(), *self._locating, *(waiting.part for waiting in self._waiting)])
         return self._finish()
 
     def _ending(self, commands: list[Command] | None = None) -> list[Command]:

@@ -218,11 +218,11 @@ class AcceptedConnection:
         return False
 
     def charge(self, seconds: float) -> None:
-        self._throttle.charge(self, seconds)
+        self._throttle.quota.charge(self.peer, seconds)
         self.peer = self._next_peer
 
     def woken_for_a_part(self) -> None:
-        self._throttle.charge(self, WAKE_S)
+        self._throttle.quota.charge(self.peer, WAKE_S)
 
     def read_on(self, waited_s: float) -> None:
         self._waits, self._waited = False, True

@@ -81,6 +81,8 @@ class StateInstance:
     #: Gives the key group of a valid key.
     group_of: Callable[[Key], int] = field(init=False, repr=False, compare=False)
 
+    #: The queryable name.
+    name: str = field(init=False, repr=False, compare=False)
     #: The type of keys of one column, None for several. Cached, because an enum computes its attributes in Python.
     key_class: type | None = field(init=False, repr=False, compare=False)
     #: What stands for the description in answers.
@@ -101,6 +103,7 @@ class StateInstance:
             raise ConfigError(
                 f"state {name!r} has a committed reader, but its backend does not declare COMMITTED_READS"
             )
+        object.__setattr__(self, "name", name)
         object.__setattr__(self, "owns_all", len(self.key_groups) == self.max_parallelism)
         by_name = {isolation.value: self._current(isolation, reader) for isolation, reader in self.readers.items()}
         object.__setattr__(self, "readers_by_name", by_name)
@@ -111,13 +114,6 @@ class StateInstance:
     def _current(self, isolation: Isolation, reader: StateReader) -> StateReader:
         may_tear = isolation is Isolation.LIVE and Capability.SNAPSHOT_READS not in self.capabilities
         return current_reader(self.descriptor, reader, may_tear=may_tear)
-
-    @property
-    def name(self) -> str:
-        """The queryable name."""
-        name = self.descriptor.queryable_name
-        assert name is not None  # refused above
-        return name
 
     def describe(self) -> dict[str, Any]:
         """The description map, as the wire carries it."""

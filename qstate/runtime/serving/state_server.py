@@ -125,8 +125,7 @@ class StateServer(EndpointOwner):
         if type(target) is not bytes:
             raise UnsupportedQuery(target="job and state", reason="ask a proxy")
         instance = self._registry.lookup(target)
-        views = self._registry.scan_views(target)
-        if instance is None or views is None:
+        if instance is None:
             raise UnknownStateId(state_id=target.hex())
         keys = 0 if isinstance(request, Scan) else len(request.keys)
         call.check_right(instance.job, instance.name, keys)
@@ -134,6 +133,9 @@ class StateServer(EndpointOwner):
             self._polls.take(call, target)
             return None
         if isinstance(request, Scan):
+            views = self._registry.scan_views(target)
+            if views is None:  # it was unregistered just now
+                raise UnknownStateId(state_id=target.hex())
             steps = page_of(request, instance, views, min(call.most_bytes, request.max_bytes))
             return next(steps) or steps  # most pages take one step
         if isinstance(request, GetPart):

@@ -48,10 +48,6 @@ class Throttle:
         #: Peer -> its connections that wait, in their order, and since when.
         self._queues: dict[str, dict[Throttled, float]] = {}
 
-    def charge(self, connection: Throttled, seconds: float) -> None:
-        """So much of a processor's time was used for a connection. Any thread."""
-        self.quota.charge(connection.peer, seconds)
-
     def may_read(self, connection: Throttled) -> bool:
         """Whether to read a connection now; if not, its `read_on` is called later. Any thread."""
         if not self.quota.wait_s(connection.peer):
