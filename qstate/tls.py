@@ -62,7 +62,7 @@ class _Renewable:
         """As `reload`, and writes the result into the log instead of raising an error."""
         try:
             if self.reload():
-                log.info("took over changed certificates of %s", self._files()[0])
+                log.info("took over changed certificates of %s", ", ".join(filter(None, self._files())))
         except ConfigError as exc:
             log.error("%s; new connections use the certificates from before", exc)
 

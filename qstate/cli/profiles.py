@@ -122,6 +122,8 @@ def _checked(place: str, setting: str, value: Any) -> Any:
         raise ConfigError(f'{place}: {setting} must be addresses, as in ["localhost:9069"]')
     if kind is float and type(value) is int:
         return float(value)
-    if type(value) is not kind or value == "":
+    if value == "":
+        raise ConfigError(f"{place}: {setting} is empty: give it a value, or leave it out")
+    if type(value) is not kind:
         raise ConfigError(f"{place}: {setting} must be {WORDS[kind]}, got a value of type {type(value).__name__}")
     return value

@@ -130,6 +130,7 @@ def test_profiles_of_another_user_are_refused(config: Path) -> None:
         ("[mine]\ntimeout = true\n", ["timeout must be a number"]),
         ("[mine]\ntoken = 'a'\ntoken_file = 'b'\n", ["both set"]),
         ("[mine]\ntoken_file = 'b'\n", ["token file", "cannot be read"]),
+        ("[mine]\ntoken = ''\n", ["token is empty", "leave it out"]),
         ("[mine\n", ["is no TOML"]),
         ("#" * 70_000, ["more than 65536 bytes"]),
     ],
