@@ -59,7 +59,7 @@ class LocationTable:
     Immutable, so any thread may use it. Raises `ConfigError` when ranges overlap or exceed `max_parallelism`.
 
     `standbys` are state servers that have the committed state of key groups as well; their ranges may overlap.
-    `others` is whom to ask for the key groups without an owner, whatever its own range; None: nobody.
+    `others` is whom to ask for the key groups without an owner, whatever its own range; None: no one has them.
     """
 
     job: str

@@ -11,8 +11,8 @@ A peer that owes more than `BURST_S` is over the quota, until it owes `PAUSE_S` 
 use no more than the quota in the long run, however many they are, and one that needs less than its part does not wait
 for those that need more.
 
-A quota that was lifted `IDLE_S` ago lets nobody wait, and nobody owes more than a burst. When it applies again, a peer
-that went on asking for more than its part has had its burst.
+While a quota that was lifted does not apply, no peer waits, and none owes more than a burst. When it applies again, a
+peer that went on asking for more than its part has had its burst.
 """
 
 from __future__ import annotations
