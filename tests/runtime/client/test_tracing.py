@@ -124,11 +124,12 @@ def test_a_get_of_many_keys_has_a_read_at_each_owner(job: Job, make: MakeClient)
 def test_each_page_of_a_scan_is_a_span_down_to_the_read(job: Job, make: MakeClient) -> None:
     with make(job.proxy.address, direct=False, tracing=True) as client, in_caller():
         assert len(list(client.scan("job", "reducing", namespace=None))) == len(KEYS)
-    until(lambda: len(spans("qstate read")) == 2, "the reads of both owners have ended")
     (caller,) = spans("caller")
     pages = children(caller, "qstate scan")
-    assert [dict(page.attributes) for page in pages] == [{"qstate.job": "job", "qstate.state": "reducing"}] * 2
+    assert len(pages) >= 2, "one of each owner, more if a page took long"
+    until(lambda: len(spans("qstate read")) == len(pages), "the reads of all pages have ended")
     for page in pages:
+        assert dict(page.attributes) == {"qstate.job": "job", "qstate.state": "reducing"}
         (proxy,) = children(page, "qstate proxy")
         (read,) = children(proxy, "qstate read")
         assert dict(read.attributes) == {"qstate.state": "reducing"}
