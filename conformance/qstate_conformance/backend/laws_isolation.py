@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qstate.backends import Isolation
+from qstate.backends import Isolation, StateBackend
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, KeyGroupRange, Namespace, encode_key
 from qstate_conformance.backend.contents import answered, check_reads, check_tables, query, query_one
@@ -147,22 +147,35 @@ def test_namespaces_do_not_see_each_other(subject: BackendSubject, spaces: list[
 
 @law("T3")
 def test_namespaces_that_are_equal_in_a_language_do_not_see_each_other(subject: BackendSubject) -> None:
-    """True, 1 and the decimals 1 and 1.0 are four namespaces, also as columns, in tables, queries and restored."""
+    """True, 1 and the decimals 1 and 1.0 are four namespaces, also as columns, in tables, queries and restored.
+
+    A live query gives no value of another one, also while the job has not published what it wrote.
+    """
     ones: list[Any] = [1, True, Decimal(1), Decimal("1.0")]
     spaces: list[Namespace] = [*ones, *(("a", one) for one in ones)]
+
+    def contents(descriptor: StateDescriptor) -> list[Any]:
+        return [numbered(descriptor, number) for number in range(len(spaces))]
+
+    def check_queries(holder: StateBackend, descriptor: StateDescriptor, *, published: bool = True) -> None:
+        found = [query_one(holder, Isolation.LIVE, descriptor, "k", space) for space in spaces]
+        expected = [answered(one, descriptor) for one in contents(descriptor)]
+        if not published:
+            expected = [None if one is None else other for one, other in zip(found, expected, strict=True)]
+        check_same(found, expected)
+
     with Instances(subject) as instances:
         backend = instances.open()
         backend.begin(0)
         for descriptor in KINDS:
-            for number, space in enumerate(spaces):
-                backend.table(descriptor, space).put("k", numbered(descriptor, number))
+            for space, one in zip(spaces, contents(descriptor), strict=True):
+                backend.table(descriptor, space).put("k", one)
+            check_queries(backend, descriptor, published=False)
         changes = sealed(backend, 0)
         for holder in (backend, instances.restored(0, changes)):
             for descriptor in KINDS:
-                expected = [numbered(descriptor, number) for number in range(len(spaces))]
-                check_same([holder.table(descriptor, space).get("k") for space in spaces], expected)
-                found = [query_one(holder, Isolation.LIVE, descriptor, "k", space) for space in spaces]
-                check_same(found, [answered(contents, descriptor) for contents in expected])
+                check_same([holder.table(descriptor, space).get("k") for space in spaces], contents(descriptor))
+                check_queries(holder, descriptor)
 
 
 _NOON = datetime(2013, 7, 18, 12, tzinfo=timezone.utc)

@@ -374,7 +374,7 @@ class ByteStoreBackend(StateBackend):
     # For the readers, from any thread.
 
     def find(self, descriptor: StateDescriptor, namespace: Namespace) -> ByteTable | None:
-        return self._tables.get((descriptor.name, namespace))
+        return self._tables.get((descriptor.name, key_identity(namespace)))
 
     def live_store(self) -> tuple[int, ByteStore]:
         self._check_open()

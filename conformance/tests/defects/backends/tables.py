@@ -155,6 +155,15 @@ class EqualNamespacesShared(DictBackend):
         return self.tables.setdefault((descriptor.name, namespace), super().table(descriptor, namespace))
 
 
+class EqualNamespacesSharedUntilStored(DictBackend):
+    """Live reads look up what is written and not stored yet in a dict by namespaces, in which True is 1."""
+
+    caught_by = "backend.isolation.namespaces_that_are_equal_in_a_language_do_not_see_each_other"
+
+    def find(self, descriptor: StateDescriptor, namespace: Namespace) -> Any:
+        return self._tables.get((descriptor.name, namespace))
+
+
 class MomentsLoseTheirMicroseconds(WithTables):
     """Keys are kept in whole seconds."""
 
