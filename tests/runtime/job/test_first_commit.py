@@ -48,6 +48,7 @@ def test_epoch_that_was_found_sealed_is_not_committed(job_of: JobOf) -> None:
     lost = job.task_manager()
     kill(lost)
     job.successor_of(lost)
+    assert job.totals("a") == {"a": 1}, "its successor serves what it has found"
     with pytest.raises(NoCommittedEpoch):
         committed(job, wait_s=0.1)
     job.epoch(1, rows_batch(("a", 1)))
