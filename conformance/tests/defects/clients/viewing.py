@@ -65,13 +65,13 @@ def takes_what_is_too_deep_for_nothing() -> None:
 
 @defect("values.numbers_at_the_edges_are_read_exactly")
 def reads_integers_as_floats() -> None:
-    unpack = views._unpack_frozen
+    unpack = views.ReadOnlyState._unpack
 
     def unpack_as_float(data: bytes) -> Any:
         value = unpack(data)
         return int(float(value)) if type(value) is int else value
 
-    views._unpack_frozen = unpack_as_float
+    views.ReadOnlyState._unpack = staticmethod(unpack_as_float)  # type: ignore[assignment]
 
 
 @defect("values.a_map_state_gives_its_entries")
