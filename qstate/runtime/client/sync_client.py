@@ -7,7 +7,7 @@ retry them, and `qstate.views` are their results.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from types import EllipsisType
@@ -358,10 +358,7 @@ class QueryableStateClient(SyncParts):
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
-        listing = Listing(None)
-        while not listing.take(*self._finish(CallOperation(self._links, listing.request, self._deadline(timeout_s)))):
-            pass
-        return [entry["job"] for entry in listing.entries]
+        return [entry["job"] for entry in self._listed(Listing(None), CallOperation, timeout_s)]
 
     def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
         """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
@@ -369,10 +366,7 @@ class QueryableStateClient(SyncParts):
         Asks the fallbacks when the job does not answer. `timeout_s` is the time limit of each page of descriptions.
         """
         check_name("job", job)
-        listing = Listing(job)
-        while not listing.take(*self._finish(call_operation(self._links, listing.request, self._deadline(timeout_s)))):
-            pass
-        return listing.entries
+        return self._listed(Listing(job), call_operation, timeout_s)
 
     def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
         """The description of a state, the number of its key groups and their owners, looked up again.
@@ -458,6 +452,14 @@ class QueryableStateClient(SyncParts):
             query.check_keys(keys)
         get = failover_get if self._links.endpoints.may_answer(query) else GetOperation
         return get(self._links, query, keys, deadline)
+
+    def _listed(
+        self, listing: Listing, call: Callable[..., Operation], timeout_s: float | None
+    ) -> list[Mapping[str, Any]]:
+        """All entries: `call` makes the operation that asks for a page of them."""
+        while not listing.take(*self._finish(call(self._links, listing.request, self._deadline(timeout_s)))):
+            pass
+        return listing.entries
 
     def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
         """Ask for a page, again if its connection breaks."""

@@ -108,7 +108,7 @@ class RpcPeer:
             self._sock.close()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        """Call without waiting. The future gets the result or the error, as of `call`; it is never cancelled."""
+        """Call without waiting. The future gets the result, or the error that `call` raises. Do not cancel it."""
         future: Future[Any] = Future()
         with self._state_lock:
             self._next_id += 1

@@ -42,7 +42,7 @@ class InFlight:
 
     def add(self, call: Call) -> bool:
         """Count a request. Returns whether there is room for it; it counts in any case."""
-        load = self._polls if type(call.request) is Poll else self._others
+        load = self._load_of(call)
         share = PROXY_SHARE if call.connection.is_proxy else 1
         room = load.count < share * self._most
         load.count += 1
@@ -51,6 +51,9 @@ class InFlight:
 
     def remove(self, call: Call) -> None:
         """A request was answered, or refused."""
-        load = self._polls if type(call.request) is Poll else self._others
+        load = self._load_of(call)
         load.count -= 1
         load.cost -= call.cost
+
+    def _load_of(self, call: Call) -> _Load:
+        return self._polls if type(call.request) is Poll else self._others
