@@ -54,6 +54,17 @@ def orders(number: int) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
+def until_committed(job: Job, name: str, states: tuple[str, ...], epochs: int) -> None:
+    """Wait until clients see so many epochs as committed: a moment after a query has processed its input."""
+    with FeedClient(*job.proxy_address) as client:
+
+        def seen() -> int:
+            places = (client.committed(name, state, 128) for state in states)
+            return min(span.epoch for place in places for span in place.spans)
+
+        until(lambda: seen() == epochs, "all is committed")
+
+
 class Orders:
     """A job with the two operators of S-QUERY's example, and the views of their states; truth from the input."""
 
@@ -85,16 +96,10 @@ class Orders:
         return "{}:{}".format(*self.job.proxy_address)
 
     def process(self) -> None:
-        """Process all of the input, and wait until clients see it as committed, which may be a moment later."""
+        """Process all of the input, and wait until clients see it as committed."""
         for query in self.queries:
             query.processAllAvailable()
-        client = FeedClient(*self.job.proxy_address)
-        with client:
-            until(lambda: self._committed(client) == len(self.tables), "all is committed")
-
-    def _committed(self, client: FeedClient) -> int:
-        places = (client.committed("orders", state, 128) for state in ("orderinfo", "orderstate"))
-        return min(span.epoch for place in places for span in place.spans)
+        until_committed(self.job, "orders", ("orderinfo", "orderstate"), len(self.tables))
 
     def source(self, state: str, **options: Any) -> Any:
         """A table of the state's own columns, as S-QUERY names them."""
@@ -222,6 +227,7 @@ def test_what_sparks_own_source_reads(cluster_spark: Any, job_of: Any, stream_of
     sink = job.key_by(stream.read(), "key").as_queryable_state(total, uid="sums", value="amount")
     query = sink.start(checkpoint_location=str(tmp_path / "progress"))
     query.processAllAvailable()
+    until_committed(job, "sums", ("total",), 3)
     address = "{}:{}".format(*job.proxy_address)
 
     def rows(frame: Any, *columns: str) -> Rows:
