@@ -22,26 +22,24 @@ SEND_BYTES = 256 * 1024
 class Unsent:
     """A queue of bytes. `size` is how many there are, `held` how many are in memory until the first piece is sent."""
 
-    __slots__ = ("_pieces", "_sent", "size")
+    __slots__ = ("_pieces", "_sent", "held", "size")
 
     def __init__(self) -> None:
         self._pieces: deque[bytes | bytearray] = deque()
         #: How many bytes of the first piece are sent.
         self._sent = 0
-        self.size = 0
-
-    @property
-    def held(self) -> int:
-        return self.size + self._sent
+        self.size = self.held = 0
 
     def add(self, data: bytes, start: int = 0) -> None:
         """Add the bytes from `start` on."""
         size = len(data) - start
         self.size += size
+        self.held += size
         last = self._pieces[-1] if self._pieces else None
         if size > SMALL_BYTES:
             if last is None:
                 self._sent = start
+                self.held += start
             elif start:
                 data = data[start:]
             self._pieces.append(data)
@@ -59,9 +57,10 @@ class Unsent:
         self.size -= sent
         if self._sent == len(piece):
             self._pieces.popleft()
+            self.held -= self._sent
             self._sent = 0
 
     def clear(self) -> None:
         """Drop all."""
         self._pieces.clear()
-        self.size = self._sent = 0
+        self.size = self.held = self._sent = 0

@@ -212,9 +212,10 @@ class AcceptedConnection:
     # so before, and not all that had come meanwhile was read.
 
     def may_read(self) -> bool:
-        if self._throttle.may_read(self):
+        if not self._throttle.quota.wait_s(self.peer):
             return True
         self._waits = True
+        self._throttle.wait(self)
         return False
 
     def charge(self, seconds: float) -> None:
@@ -273,11 +274,10 @@ class AcceptedConnection:
 
     def may_answer(self) -> bool:
         """Whether to answer further calls now: else `ConnectionHandler.has_room` follows. Any thread."""
-        if self.channel.is_congested():
-            return False
-        if self.forwarded.allows_another(self.channel.waiting_bytes()) or self.over:
-            return True
-        return not self.forwarded and not self.channel.pause()
+        waiting = self.channel.waiting_bytes()
+        if self.forwarded.allows_another(waiting):
+            return not waiting or not self.channel.is_congested()
+        return self.over or (not self.forwarded and not self.channel.pause())
 
     def arrived(self, call: Call, size: int) -> None:
         """An answer of so many bytes, which came later, was sent. Any thread."""
@@ -437,10 +437,10 @@ class Call:
     """A request that needs exactly one answer. Times are by the reactor's clock.
 
     `failure` is the failure code of the answer, or of its only key; None before the answer and without a failure.
-    `steps` is the rest of the work on a request that takes turns (see `Service`). `cost` is about how many bytes of
-    memory the request takes. `on_cancel` is called, on any thread, when the client cancels a call that waits for
-    something else than its turn. `on_answered` is called, on any thread, when an answer that comes later was sent. It
-    is set before the request is executed.
+    `steps` is the rest of the work on a request that takes turns (see `Service`). An answer has at most `most_bytes`.
+    `cost` is about how many bytes of memory the request takes. `on_cancel` is called, on any thread, when the client
+    cancels a call that waits for something else than its turn. `on_answered` is called, on any thread, when an answer
+    that comes later was sent. It is set before the request is executed.
     """
 
     __slots__ = (
@@ -451,6 +451,7 @@ class Call:
         "cost",
         "deadline",
         "failure",
+        "most_bytes",
         "on_answered",
         "on_cancel",
         "received_at",
@@ -476,16 +477,13 @@ class Call:
         self.cancelled = False
         self.on_cancel: Callable[[], None] | None = None
         self.on_answered: Callable[[Call], None] | None = None
-        self.cost = connection.protocol.size_of(request.id)
+        protocol = connection.protocol
+        self.most_bytes = protocol.answer_limits.max_frame
+        self.cost = protocol.size_of(request.id)
         if type(request) is Get or isinstance(request, Poll):
             self.cost += KEY_BYTES * len(request.keys)
         elif isinstance(request, GetPart):
             self.cost += KEY_BYTES * len(request.map_keys)
-
-    @property
-    def most_bytes(self) -> int:
-        """The most bytes that an answer may have."""
-        return self.connection.protocol.answer_limits.max_frame
 
     def check_right(self, job: str, state: str, keys: int = 0) -> None:
         """Raise `Forbidden` unless the client may send this request, for so many keys of the state.

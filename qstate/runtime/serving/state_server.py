@@ -186,21 +186,36 @@ def _values(instance: StateInstance, request: Get, most_bytes: int) -> Values:
     reader = instance.readers_by_name.get(isolation)  # type: ignore[arg-type]
     if reader is None:
         raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
-    if instance.owns_all:
-        return _values_of(request, instance, *_read(reader, instance, request, request.keys, most_bytes))
-    return _owned_values(request, instance, reader, most_bytes)
+    start, stop, group_of = instance.key_groups.start, instance.key_groups.stop, instance.group_of
+    owned: Sequence[bool] = () if instance.owns_all else [start <= group_of(key) < stop for key in request.keys]
+    results: Sequence[bytes | int | None]
+    if all(owned):
+        epoch, results = _read(reader, instance, request, request.keys, most_bytes)
+    else:
+        epoch, results = _read_owned(reader, instance, request, owned, most_bytes)
+    # `Call.encode` corrects the epochs of failures.
+    return Values(request.id, (epoch,) * len(results), tuple(results), instance.fingerprint)
 
 
 def _read(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
-    """The reader's answer. Raises `TooLarge` before more than `most_bytes` and one value are in memory."""
+    """The reader's answer. Raises `TooLarge` before more than `most_bytes` and one value are in memory.
+
+    Of equal keys only one is read, and its value is used for each of them.
+    """
     options = request.options
     committed = bool(options) and options.get("isolation") == _COMMITTED
     if committed and "max_staleness_ms" in options:
         check_staleness(instance, options)
     try:
-        found = _read_each_once(reader, instance, request, keys, most_bytes)
+        if len(keys) == 1 or len(set(marks := marks_of(keys))) == len(marks):
+            found = reader.get(instance.descriptor, request.namespace, keys, most_bytes)
+        else:
+            once = dict(zip(marks, keys, strict=True))
+            epoch, values = reader.get(instance.descriptor, request.namespace, list(once.values()), most_bytes)
+            by_mark = dict(zip(once, values, strict=True))
+            found = ReadResult(epoch, bounded(map(by_mark.__getitem__, marks), most_bytes))
     except UnsupportedOperation as exc:
         raise UnsupportedQuery(reason="the state's backend does not declare it") from exc
     if committed:
@@ -210,30 +225,11 @@ def _read(
     return found
 
 
-def _read_each_once(
-    reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
-) -> ReadResult:
-    """The reader's answer. Of equal keys only one is read, and its value is used for each of them."""
-    if len(keys) == 1 or len(set(marks := marks_of(keys))) == len(marks):
-        return reader.get(instance.descriptor, request.namespace, keys, most_bytes)
-    once = dict(zip(marks, keys, strict=True))
-    epoch, values = reader.get(instance.descriptor, request.namespace, list(once.values()), most_bytes)
-    by_mark = dict(zip(once, values, strict=True))
-    return ReadResult(epoch, bounded(map(by_mark.__getitem__, marks), most_bytes))
-
-
-def _values_of(request: Get, instance: StateInstance, epoch: int, values: Sequence[bytes | int | None]) -> Values:
-    """The answer with the same epoch for each key. `Call.encode` corrects the epochs of failures."""
-    return Values(request.id, (epoch,) * len(values), tuple(values), instance.fingerprint)
-
-
-def _owned_values(request: Get, instance: StateInstance, reader: StateReader, most_bytes: int) -> Values:
-    start, stop, group_of = instance.key_groups.start, instance.key_groups.stop, instance.group_of
-    keys = request.keys
-    owned = [start <= group_of(key) < stop for key in keys]
-    if all(owned):
-        return _values_of(request, instance, *_read(reader, instance, request, keys, most_bytes))
-    mine = [key for key, own in zip(keys, owned, strict=True) if own]
+def _read_owned(
+    reader: StateReader, instance: StateInstance, request: Get, owned: Sequence[bool], most_bytes: int
+) -> tuple[int, Sequence[bytes | int | None]]:
+    """The reader's answer about the keys that are owned, and a failure for each of the others."""
+    mine = [key for key, own in zip(request.keys, owned, strict=True) if own]
     found: Sequence[bytes | int | None] = ()
     epoch = NO_EPOCH
     if mine:
@@ -242,5 +238,4 @@ def _owned_values(request: Get, instance: StateInstance, reader: StateReader, mo
         except (EpochNotReached, NoCommittedEpoch, TooStale) as exc:
             found = [exc.code] * len(mine)  # only these keys fail
     results = iter(found)
-    merged = [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned]
-    return _values_of(request, instance, epoch, merged)
+    return epoch, [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned]

@@ -56,18 +56,18 @@ class Grant:
 
 
 class Principal:
-    """Who sends requests, as the rules know it. Any thread may use it."""
+    """Who sends requests, as the rules know it. Any thread may use it.
 
-    __slots__ = ("_grants", "_remembered", "name")
+    `permits(request, job, state)` says whether it may send this type of request about the state of the job. It is the
+    one check of rights.
+    """
+
+    __slots__ = ("_grants", "name", "permits")
 
     def __init__(self, name: str, grants: Iterable[Grant] = ()) -> None:
         self.name = name
         self._grants = [(grant.rights, _matcher(grant.jobs), _matcher(grant.states)) for grant in grants]
-        self._remembered = lru_cache(MOST_DECISIONS)(self._decide)
-
-    def permits(self, request: type, job: str, state: str) -> bool:
-        """Whether it may send this type of request about the state of the job. The one check of rights."""
-        return self._remembered(request, job, state)
+        self.permits = lru_cache(MOST_DECISIONS)(self._decide)
 
     def sees(self, job: str) -> bool:
         """Whether it may see that there is a job of this name: it has some right on some states of it."""

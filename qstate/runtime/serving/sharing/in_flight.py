@@ -8,6 +8,9 @@ and a poll that waits must not keep other requests from being answered.
 
 from __future__ import annotations
 
+from typing import get_args
+
+from qstate.protocol.connection import Served
 from qstate.protocol.messages import Poll
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES
@@ -34,6 +37,7 @@ class InFlight:
         self._most = most
         self._most_bytes = most_bytes
         self._polls, self._others = _Load(), _Load()
+        self._load_of: dict[type, _Load] = {**dict.fromkeys(get_args(Served), self._others), Poll: self._polls}
 
     @property
     def count(self) -> int:
@@ -42,7 +46,7 @@ class InFlight:
 
     def add(self, call: Call) -> bool:
         """Count a request. Returns whether there is room for it; it counts in any case."""
-        load = self._load_of(call)
+        load = self._load_of[type(call.request)]
         share = PROXY_SHARE if call.connection.is_proxy else 1
         room = load.count < share * self._most
         load.count += 1
@@ -51,9 +55,6 @@ class InFlight:
 
     def remove(self, call: Call) -> None:
         """A request was answered, or refused."""
-        load = self._load_of(call)
+        load = self._load_of[type(call.request)]
         load.count -= 1
         load.cost -= call.cost
-
-    def _load_of(self, call: Call) -> _Load:
-        return self._polls if type(call.request) is Poll else self._others

@@ -48,12 +48,9 @@ class Throttle:
         #: Peer -> its connections that wait, in their order, and since when.
         self._queues: dict[str, dict[Throttled, float]] = {}
 
-    def may_read(self, connection: Throttled) -> bool:
-        """Whether to read a connection now; if not, its `read_on` is called later. Any thread."""
-        if not self.quota.wait_s(connection.peer):
-            return True
+    def wait(self, connection: Throttled) -> None:
+        """The connection's peer is over the quota: call its `read_on` when it may go on. Any thread."""
         self._reactor.call_soon(self._wait, connection)
-        return False
 
     def forget(self, connection: Throttled) -> None:
         """The connection is closed. On the reactor's thread."""
