@@ -401,9 +401,10 @@ def test_the_items_of_a_large_map_agree_with_it(subject: BackendSubject, known: 
             seen = {}
             for map_key, value in islice(table.map_items("k"), len(found) + 1):
                 seen[map_key] = value
-                table.map_put("k", map_key, "later")
-                table.map_put("k", ("added", len(seen)), 1)
-                table.map_remove("k", 1999 - len(seen))
+                if not len(seen) % 10:  # a backend may write a whole map with each entry
+                    table.map_put("k", map_key, "later")
+                    table.map_put("k", ("added", len(seen)), 1)
+                    table.map_remove("k", 1999 - len(seen))
             check_same(seen, found)
             check_same(dict(table.map_items("other")), {"o": 1})
 
