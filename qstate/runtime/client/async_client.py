@@ -15,6 +15,8 @@ from random import Random
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
+from msgspec.structs import replace
+
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -437,7 +439,7 @@ class AsyncQueryableStateClient(AsyncParts):
             return await self._read(query, keys, deadline, return_errors=return_errors)
         span = self._tracing.of_client(query.job, query.state, len(keys))
         with self._tracing.ended(span):
-            query = query._replace(attributes=self._tracing.carried(span))
+            query = replace(query, attributes=self._tracing.carried(span))
             return await self._read(query, keys, deadline, return_errors=return_errors)
 
     async def _read(
@@ -453,7 +455,7 @@ class AsyncQueryableStateClient(AsyncParts):
         if not carried:
             span.end()
             return None
-        query = self._batching.query_of(arguments)._replace(attributes=carried)
+        query = replace(self._batching.query_of(arguments), attributes=carried)
         return self._loop.create_task(self._sampled_get(tracing, span, query, arguments, key))
 
     async def _sampled_get(self, tracing: Tracing, span: Any, query: Query, arguments: GetArguments, key: Key) -> Any:

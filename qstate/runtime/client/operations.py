@@ -247,10 +247,10 @@ class RoutedOperation(Operation, Requester):
         deadline: float,
         table: LocationTable | None,
         *,
-        wait_s: float | None = None,
+        wait_ms: Any = None,
     ) -> None:
         super().__init__(links, terms.observer, deadline)
-        retry_until = None if wait_s is None else time.monotonic() + wait_s
+        retry_until = None if wait_ms is None else time.monotonic() + wait_ms / 1000
         self._states = terms.states
         self._margin = terms.margin
         self._keys = keys
@@ -319,8 +319,7 @@ class RoutedOperation(Operation, Requester):
         if address is not None:
             self._links.link_to(address).send(self, command, now)
             return
-        part = command.part if type(command) is Ask else LOOK_UP
-        self.on_unsent(part, FailureCode.UNAVAILABLE, proxies.pausing(), now, hopeless=proxies.hopeless)
+        self.on_unsent(command.part, FailureCode.UNAVAILABLE, proxies.pausing(), now, hopeless=proxies.hopeless)
 
     def _conclude(self, end: Answer | Refuse) -> None:
         if isinstance(end, Refuse):
@@ -356,7 +355,7 @@ class StateOperation(RoutedOperation):
         self._query = query
         self._known: CachedState | None = terms.states.find(query.job, query.state)
         table = None if self._known is None else self._table_of(self._known)
-        super().__init__(links, terms, keys, deadline, table, wait_s=query.wait_s)
+        super().__init__(links, terms, keys, deadline, table, wait_ms=query.options.get("wait_ms"))
 
     def _table_of(self, known: CachedState) -> LocationTable:
         """Whom to ask for the keys of this operation."""
@@ -452,7 +451,7 @@ class GetOperation(StateOperation):
         if self.error is not None:
             raise self.error
         assert self._answer is not None
-        epochs, results, _ = self._answer
+        epochs, results = self._answer.epochs, self._answer.results
         if not results:
             return []
         assert self._known is not None

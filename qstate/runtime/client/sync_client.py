@@ -13,6 +13,8 @@ from random import Random
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
+from msgspec.structs import replace
+
 from qstate.errors import ConfigError, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -442,7 +444,7 @@ class QueryableStateClient(SyncParts):
     def _traced(self, tracing: Tracing, query: Query, keys: int) -> tuple[Any, Query]:
         """A new span, and the query whose requests carry it."""
         span = tracing.of_client(query.job, query.state, keys)
-        return span, query._replace(attributes=tracing.carried(span))
+        return span, replace(query, attributes=tracing.carried(span))
 
     def _get(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> Operation:
         deadline = self._deadline(timeout_s)

@@ -27,8 +27,8 @@ from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, T
 from qstate.protocol.connection import Answer, BrokenConnection, ClientConnection, ConnectionState, Request
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import Failure, Ping, Values, Welcome
-from qstate.runtime.routing.routed_get import LOOK_UP, Ask, Command, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
+from qstate.runtime.routing.routed_get import Ask, Command, LookUp, Refuse, RoutedGet
 from qstate.tls import ClientTls, TlsStream, is_loopback
 
 __all__ = ["PROBE_S", "ConnectionSettings", "Peers", "Phase", "PipelinedConnection", "Requester"]
@@ -268,15 +268,14 @@ class PipelinedConnection(ABC):
             self.connect()
             return
         request_id = wire.next_id()
-        part = command.part if type(command) is Ask else LOOK_UP
         try:
             data = wire.send(requester.request(request_id, command, now))
         except LocalProtocolError as exc:
             cause = exc.__cause__
             details = cause.details if isinstance(cause, QueryError) else {"reason": str(exc)}
-            requester.on_unsendable(part, exc.code, details, now)
+            requester.on_unsendable(command.part, exc.code, details, now)
             return
-        self._pending[request_id] = (requester, part, now)
+        self._pending[request_id] = (requester, command.part, now)
         self._write(data if self._tls is None else self._tls.send(data))
 
     def connect(self) -> None:
@@ -385,8 +384,7 @@ class PipelinedConnection(ABC):
             else:
                 requester.on_lost(part, code, details, now)
         for requester, command in queued:
-            part = command.part if type(command) is Ask else LOOK_UP
-            requester.on_unsent(part, code, details, now, hopeless=hopeless)
+            requester.on_unsent(command.part, code, details, now, hopeless=hopeless)
 
     def unreachable(self, reason: str, now: float) -> None:
         """`lost`, because the transport failed or the peer closed the connection."""

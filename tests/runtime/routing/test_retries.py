@@ -57,7 +57,8 @@ def test_a_fatal_part_does_not_spoil_the_others(code: FailureCode) -> None:
     by_key = dict(zip(KEYS, found.results, strict=True))
     assert all(by_key[key] == code for key in refused.keys)
     assert all(by_key[key] == value(key) for key in answered.keys)
-    assert all((epoch == -1) == isinstance(result, int) for epoch, result in zip(*found[:2], strict=True))
+    pairs = zip(found.epochs, found.results, strict=True)
+    assert all((epoch == -1) == isinstance(result, int) for epoch, result in pairs)
 
 
 @pytest.mark.parametrize("code", [FailureCode.UNAVAILABLE, FailureCode.RESTORING, FailureCode.UNKNOWN_JOB])

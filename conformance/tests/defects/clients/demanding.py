@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from qstate.client import QueryableStateClient
 from qstate.errors import EpochNotReached, Retry, TooStale
 from qstate.protocol import connection
@@ -31,7 +33,7 @@ def demands_nothing_when_it_tries_again() -> None:
     def ask(self: Any, *args: Any) -> Any:
         asked = request(self, *args)
         if type(asked).__name__ == "Get":
-            self._query = self._query._replace(options=NO_OPTIONS)
+            self._query = replace(self._query, options=NO_OPTIONS)
         return asked
 
     GetOperation.request = ask  # type: ignore[method-assign]

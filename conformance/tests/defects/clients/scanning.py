@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from qstate.errors import DeadlineExceeded, QueryError, ScanExpired, Unavailable
 from qstate.protocol import connection
 from qstate.protocol.messages import Page
@@ -41,7 +43,7 @@ def is_live_after_the_first_page() -> None:
     take = Scanner.take
 
     def taken(self: Scanner, *args: Any) -> Any:
-        self.query = self.query._replace(options={})
+        self.query = replace(self.query, options={})
         return take(self, *args)
 
     Scanner.take = taken  # type: ignore[method-assign]
