@@ -24,7 +24,7 @@ from qstate.protocol.connection import Request
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN, Describe, Description, Get, Locate, Location, Ping
 from qstate.runtime.client.proxies import Proxies
-from qstate.runtime.client.query import COMMITTED, Query
+from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
 from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.location import LocationTable
@@ -39,7 +39,6 @@ __all__ = [
     "Observer",
     "Operation",
     "RoutedOperation",
-    "StateOperation",
     "Terms",
 ]
 
@@ -48,6 +47,8 @@ __all__ = [
 DEADLINE_MARGIN = 0.05
 #: The most that a peer does not get of the time left: see `DEADLINE_MARGIN`.
 LONGEST_MARGIN_S = 0.050
+#: The query of calls: they are about no state.
+_NO_STATE = Query("", "", None, LIVE, NO_OPTIONS)
 
 SomeLink = TypeVar("SomeLink", bound=PipelinedConnection)
 
@@ -235,27 +236,28 @@ class Operation(ABC):
 
 
 class RoutedOperation(Operation, Requester):
-    """An operation that sends requests, routed by a `RoutedGet`."""
+    """An operation that sends requests about a state, routed by a `RoutedGet`."""
 
-    __slots__ = ("_answer", "_keys", "_margin", "_probe_at", "_routed", "_states")
+    __slots__ = ("_answer", "_keys", "_known", "_margin", "_probe_at", "_query", "_routed", "_states")
 
     def __init__(
-        self,
-        links: Links[Any],
-        terms: Terms,
-        keys: tuple[Any, ...],
-        deadline: float,
-        table: LocationTable | None,
-        *,
-        wait_ms: Any = None,
+        self, links: Links[Any], query: Query, keys: tuple[Any, ...], deadline: float, terms: Terms | None = None
     ) -> None:
+        terms = terms or links.terms
         super().__init__(links, terms.observer, deadline)
-        retry_until = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        self._query = query
+        self._keys = keys
         self._states = terms.states
         self._margin = terms.margin
-        self._keys = keys
+        self._known: CachedState | None = terms.states.find(query.job, query.state)
+        wait_ms: Any = query.options.get("wait_ms")
         self._routed = RoutedGet(
-            keys, deadline=deadline, random=links.random, table=table, tries=terms.tries, retry_until=retry_until
+            keys,
+            deadline=deadline,
+            random=links.random,
+            table=None if self._known is None else self._table_of(self._known),
+            tries=terms.tries,
+            retry_until=None if wait_ms is None else time.monotonic() + wait_ms / 1000,
         )
         self._answer: Answer | None = None
         #: When to see whether its proxy is silent.
@@ -275,7 +277,7 @@ class RoutedOperation(Operation, Requester):
     @property
     def asks_owners(self) -> bool:
         """Whether its requests go to owners of keys. The proxy is no owner."""
-        return False
+        return self._known is not None and any(owner.state_id for owner in self._known.table.owners)
 
     @property
     def unreached(self) -> Collection[int]:
@@ -308,9 +310,19 @@ class RoutedOperation(Operation, Requester):
             self._links.link_to(command.owner.address).send(self, command, now)
         else:
             self._ask_proxy(command, now)
+        if self._known is not None and now >= self._known.expires_at:
+            self._states.drop(self._query.job, self._query.state)
 
     def _look_up(self, command: LookUp, now: float) -> None:
-        self._ask_proxy(command, now)
+        known = self._states.find(self._query.job, self._query.state)
+        if known is not None and command.stale is not None and self._is_stale(known, command.stale):
+            self._states.drop(self._query.job, self._query.state)
+            known = None
+        if known is None:
+            self._ask_proxy(command, now)
+        else:
+            # Another operation has looked it up in the meantime.
+            self._found(known, now)
 
     def _ask_proxy(self, command: Ask | LookUp, now: float) -> None:
         """Send the request to the proxy that is current now, which may be another one than at an earlier try."""
@@ -333,6 +345,8 @@ class RoutedOperation(Operation, Requester):
         if refusal.code == FailureCode.DEADLINE_EXCEEDED and not details:
             details = self._links.stalls(self)
         self.error = query_error(refusal.code, details)
+        if refusal.code in (FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE):
+            self._states.drop(self._query.job, self._query.state)
 
     def _on_progress(self) -> None:
         self._observer.on_progress(self)
@@ -342,21 +356,6 @@ class RoutedOperation(Operation, Requester):
         left -= LONGEST_MARGIN_S if left > 1.0 else left * self._margin
         return min(MAX_DEADLINE_MS, int(left * 1000)) if left > 0.001 else 1
 
-
-class StateOperation(RoutedOperation):
-    """An operation that needs the location or the description of a state."""
-
-    __slots__ = ("_known", "_query")
-
-    def __init__(
-        self, links: Links[Any], query: Query, keys: tuple[Any, ...], deadline: float, terms: Terms | None = None
-    ) -> None:
-        terms = terms or links.terms
-        self._query = query
-        self._known: CachedState | None = terms.states.find(query.job, query.state)
-        table = None if self._known is None else self._table_of(self._known)
-        super().__init__(links, terms, keys, deadline, table, wait_ms=query.options.get("wait_ms"))
-
     def _table_of(self, known: CachedState) -> LocationTable:
         """Whom to ask for the keys of this operation."""
         return known.table
@@ -365,29 +364,8 @@ class StateOperation(RoutedOperation):
         """Whether the cached entry is the one that the stale table is of."""
         return known.table is stale
 
-    @property
-    def asks_owners(self) -> bool:
-        return self._known is not None and any(owner.state_id for owner in self._known.table.owners)
-
-    def _ask(self, command: Ask, now: float) -> None:
-        super()._ask(command, now)
-        if self._known is not None and now >= self._known.expires_at:
-            self._states.drop(self._query.job, self._query.state)
-
     def _locate(self, request_id: int, now: float) -> Locate:
         return Locate(request_id, self._ms_left(now), self._query.job, self._query.state)
-
-    def _look_up(self, command: LookUp, now: float) -> None:
-        states = self._states
-        known = states.find(self._query.job, self._query.state)
-        if known is not None and command.stale is not None and self._is_stale(known, command.stale):
-            states.drop(self._query.job, self._query.state)
-            known = None
-        if known is None:
-            super()._look_up(command, now)
-        else:
-            # Another operation has looked it up in the meantime.
-            self._found(known, now)
 
     def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
         assert type(message) is Location
@@ -404,13 +382,8 @@ class StateOperation(RoutedOperation):
         self._known = known
         self._run(self._routed.on_located(self._table_of(known), now), now)
 
-    def _refused(self, refusal: Refuse) -> None:
-        super()._refused(refusal)
-        if refusal.code in (FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE):
-            self._states.drop(self._query.job, self._query.state)
 
-
-class LearnOperation(StateOperation):
+class LearnOperation(RoutedOperation):
     """Find the location and the description of a query's state. Its one result is the `CachedState`."""
 
     __slots__ = ()
@@ -433,7 +406,7 @@ class LearnOperation(StateOperation):
         self._finish()
 
 
-class GetOperation(StateOperation):
+class GetOperation(RoutedOperation):
     """Get the values of keys. Its results are a view or None for each key."""
 
     __slots__ = ()
@@ -486,8 +459,8 @@ class GetOperation(StateOperation):
 class CallOperation(RoutedOperation):
     """Send the proxy a request that is not about keys: its jobs, the states of a job, where a state is, or a ping.
 
-    For the routing it is a get of one key that the proxy owns, with the same retries and deadline. Its one result is
-    the description or the location, or the seconds that the ping took.
+    For the routing it is a get of one key, of no state, that the proxy owns, with the same retries and deadline. Its
+    one result is the description or the location, or the seconds that the ping took.
     """
 
     __slots__ = ("_request", "_result", "_sent_at")
@@ -495,8 +468,7 @@ class CallOperation(RoutedOperation):
     def __init__(
         self, links: Links[Any], request: type[Ping] | Describe | Locate, deadline: float, terms: Terms | None = None
     ) -> None:
-        terms = terms or links.terms
-        super().__init__(links, terms, (None,), deadline, terms.states.at_proxy("", {}))
+        super().__init__(links, _NO_STATE, (None,), deadline, terms)
         self._request = request
         self._result: Any = None
         self._sent_at = 0.0

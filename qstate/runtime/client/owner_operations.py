@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from qstate.protocol.connection import Answer as WireAnswer
 from qstate.protocol.connection import Request
 from qstate.protocol.messages import Changes, GetPart, Page, Part, Poll, Scan
-from qstate.runtime.client.operations import Links, StateOperation, Terms
+from qstate.runtime.client.operations import Links, RoutedOperation, Terms
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.control.tracing import keys_named
@@ -22,7 +22,7 @@ __all__ = ["PartOperation", "PollOperation", "ScanOperation"]
 SomeAnswer = TypeVar("SomeAnswer", Page, Changes, Part)
 
 
-class _OneOperation(StateOperation, Generic[SomeAnswer]):
+class _OneOperation(RoutedOperation, Generic[SomeAnswer]):
     """Send one request. Its one result is the answer; `known` says how to read its values.
 
     For the routing it is a get of one key.

@@ -8,7 +8,7 @@ from typing import Any
 
 from qstate.keys import KeyGroupRange
 from qstate.protocol import messages
-from qstate.runtime.client.operations import StateOperation
+from qstate.runtime.client.operations import RoutedOperation
 from qstate.runtime.client.state_cache import StateCache, Way
 from qstate.runtime.client.sync_transport import SyncLink
 from qstate.runtime.routing.location import LocationTable
@@ -54,7 +54,7 @@ def _knows_states_by(join: Callable[[tuple[str, str]], str]) -> None:
 
 @defect("routing.a_state_that_moved_is_looked_up_again")
 def never_locates_again() -> None:
-    StateOperation._is_stale = lambda self, known, stale: False  # type: ignore[method-assign]
+    RoutedOperation._is_stale = lambda self, known, stale: False  # type: ignore[method-assign]
 
 
 @defect("routing.the_golden_keys_have_their_groups")
