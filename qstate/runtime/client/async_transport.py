@@ -165,7 +165,6 @@ class AsyncLinks(Links[AsyncLink]):
         for notify in operation.waiters:
             notify()
         operation.waiters.clear()
-        self.ended(operation)
 
     def on_progress(self, operation: Operation) -> None:
         """Set the timer to the operation's `wake_at` if that comes first."""

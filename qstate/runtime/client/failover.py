@@ -80,7 +80,7 @@ class Failover(Operation):
             self._begin(self._attempt)
 
     def on_finished(self, operation: Operation) -> None:
-        self._attempt_ended(self._links.ended(operation))
+        self._attempt_ended(time.monotonic())
 
     def on_progress(self, operation: Operation) -> None:
         self._observer.on_progress(self)
@@ -112,9 +112,7 @@ class Failover(Operation):
 
     def fail(self, error: QStateError) -> None:
         if self._running is not None:
-            # A finished operation ignores the answers that still arrive.
-            self._running.finished = True
-            self._links.cancel(self._running)
+            self._running.withdraw()
         super().fail(error)
 
     def results(self) -> list[Any]:

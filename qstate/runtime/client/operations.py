@@ -153,17 +153,8 @@ class Links(ABC, Generic[SomeLink]):
 
     def cancel(self, operation: Operation) -> None:
         """The operation has finished: cancel its requests that have no answer."""
-        if operation.is_awaited:
-            for link in list(self.open):
-                link.cancel(operation)
-
-    def ended(self, operation: Operation) -> float:
-        """The operation has finished: cancel its requests, and after its deadline `gave_up`. Returns the time."""
-        self.cancel(operation)
-        now = time.monotonic()
-        if now >= operation.deadline:
-            self.gave_up(operation, now)
-        return now
+        for link in list(self.open):
+            link.cancel(operation)
 
     def gave_up(self, operation: Operation, now: float) -> None:
         """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
@@ -186,11 +177,6 @@ class Operation(ABC):
         self.error: QStateError | None = None
         self.finished: bool = False
         self.waiters: list[Any] = []
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether an answer to one of its requests may still come."""
-        return False
 
     @property
     @abstractmethod
@@ -271,10 +257,6 @@ class RoutedOperation(Operation, Requester):
         return [result if isinstance(result, int) else 0 for result in self._answer.results]
 
     @property
-    def is_awaited(self) -> bool:
-        return bool(self._routed.open_parts)
-
-    @property
     def asks_owners(self) -> bool:
         """Whether its requests go to owners of keys. The proxy is no owner."""
         return self._known is not None and any(owner.state_id for owner in self._known.table.owners)
@@ -304,6 +286,19 @@ class RoutedOperation(Operation, Requester):
             self._probe_at = now + PROBE_S
             self._links.probe(self._states.proxies, now)
         self._run(self._routed.on_time(now), now)
+
+    def withdraw(self) -> None:
+        """Take no more answers, and cancel the requests that have none. Its observer is not notified."""
+        self.finished = True
+        if self._routed.open_parts:
+            self._links.cancel(self)
+
+    def _finish(self) -> None:
+        self.withdraw()
+        now = time.monotonic()
+        if now >= self.deadline:
+            self._links.gave_up(self, now)
+        self._observer.on_finished(self)
 
     def _ask(self, command: Ask, now: float) -> None:
         if command.owner.state_id:

@@ -45,7 +45,7 @@ from qstate.protocol.fields import MAX_INT64
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import NO_EPOCH, Changes, Poll
 from qstate.protocol.range_messages import HISTORY
-from qstate.runtime.client.operations import GetOperation, LearnOperation, Links, Operation, Terms
+from qstate.runtime.client.operations import GetOperation, LearnOperation, Links, Operation, RoutedOperation, Terms
 from qstate.runtime.client.owner_operations import PollOperation, ScanOperation
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscriptions import (
@@ -90,7 +90,7 @@ class _Range:
     epoch: int
     position: bytes = b""
     pending: list[StateChange] = field(default_factory=list)
-    operation: Operation | None = None
+    operation: RoutedOperation | None = None
     endpoint: int = 0
     failures: int = 0
     due: float = -math.inf
@@ -203,8 +203,7 @@ class Subscribing:
         for one in self._steps:
             operation, one.operation = one.operation, None
             if operation is not None:
-                operation.finished = True  # an answer that still comes is not looked at
-                self._links.cancel(operation)
+                operation.withdraw()
 
     @property
     def wake_at(self) -> float:
@@ -227,7 +226,7 @@ class Subscribing:
             self._links.on_progress(self._waiting)
 
     def on_finished(self, operation: Operation) -> None:
-        now = self._links.ended(operation)
+        now = time.monotonic()
         one = next((step for step in self._steps if step.operation is operation), None)
         if one is None:
             return

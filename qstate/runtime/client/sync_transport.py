@@ -297,7 +297,6 @@ class SyncLinks(Links[SyncLink]):
         self._live.discard(operation)
         if operation.waiters:
             self._wake(operation)
-        self.ended(operation)
 
     def on_progress(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation: its `wake_at` may have changed."""

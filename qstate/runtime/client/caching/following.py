@@ -159,7 +159,7 @@ class Following(Operation):
         self._observer.on_progress(self)
 
     def on_finished(self, operation: Operation) -> None:
-        now = self._links.ended(operation)
+        now = time.monotonic()
         one = next((each for each in self._ranges if each.operation is operation), None)
         if one is None or self.finished:
             return
