@@ -141,6 +141,8 @@ class AsyncLinks(Links[AsyncLink]):
             raise ClosedError("the client is closed")
         self._live.add(operation)
         operation.start()
+        if not operation.finished:
+            self.on_progress(operation)
 
     async def close(self) -> None:
         """Close every connection and wait for the end of each. Unfinished operations fail with `ClosedError`.

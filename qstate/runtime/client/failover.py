@@ -105,9 +105,10 @@ class Failover(Operation):
         )
         if self._attempt is None:
             self._finish()
-        elif self._attempt.start <= now:
+            return
+        if self._attempt.start <= now:
             self._begin(self._attempt)
-        else:
+        if not self.finished:
             self._observer.on_progress(self)
 
     def fail(self, error: QStateError) -> None:

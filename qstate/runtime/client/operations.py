@@ -60,7 +60,7 @@ class Observer(Protocol):
         """The operation has finished. Called once."""
 
     def on_progress(self, operation: Operation) -> None:
-        """The operation continues; its `wake_at` may have changed."""
+        """The operation's `wake_at` has changed since it was started."""
 
 
 class Keeper(Protocol):
@@ -224,7 +224,9 @@ class Operation(ABC):
 class RoutedOperation(Operation, Requester):
     """An operation that sends requests about a state, routed by a `RoutedGet`."""
 
-    __slots__ = ("_answer", "_keys", "_known", "_margin", "_probe_at", "_query", "_routed", "_states")
+    __slots__ = ("_answer", "_keys", "_known", "_margin", "_probe_at", "_query", "_routed", "_states", "wake_at")
+
+    wake_at: float
 
     def __init__(
         self, links: Links[Any], query: Query, keys: tuple[Any, ...], deadline: float, terms: Terms | None = None
@@ -248,6 +250,7 @@ class RoutedOperation(Operation, Requester):
         self._answer: Answer | None = None
         #: When to see whether its proxy is silent.
         self._probe_at = math.inf
+        self.wake_at = self._routed.wake_at
 
     @property
     def codes(self) -> Sequence[int]:
@@ -270,10 +273,6 @@ class RoutedOperation(Operation, Requester):
     def hopeless(self) -> bool:
         """Whether its proxy refused the connection and never was reached: waiting does not help."""
         return self._routed.hopeless
-
-    @property
-    def wake_at(self) -> float:
-        return min(self._routed.wake_at, self._probe_at)
 
     def start(self) -> None:
         now = time.monotonic()
@@ -344,7 +343,10 @@ class RoutedOperation(Operation, Requester):
             self._states.drop(self._query.job, self._query.state)
 
     def _on_progress(self) -> None:
-        self._observer.on_progress(self)
+        wake_at = min(self._routed.wake_at, self._probe_at)
+        if wake_at != self.wake_at:
+            self.wake_at = wake_at
+            self._observer.on_progress(self)
 
     def _ms_left(self, now: float) -> int:
         left = self.deadline - now

@@ -299,7 +299,7 @@ class SyncLinks(Links[SyncLink]):
             self._wake(operation)
 
     def on_progress(self, operation: Operation) -> None:
-        """Wake the threads that wait for the operation: its `wake_at` may have changed."""
+        """Wake the threads that wait for the operation: its `wake_at` has changed."""
         if operation.waiters:
             self._wake(operation)
 
