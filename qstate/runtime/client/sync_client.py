@@ -421,25 +421,21 @@ class QueryableStateClient(SyncParts):
     def _read(
         self, query: Query, keys: tuple[Key, ...], timeout_s: float | None, *, return_errors: bool = False
     ) -> list[Any]:
-        """The results of a get: of the cache, and for the other keys of the servers."""
-        cache = self._cache
-        if cache is None or query.isolation != COMMITTED:
-            return self._asked(query, keys, timeout_s, return_errors=return_errors)
-        found = cache.find(query, keys)
-        missing = tuple(key for key, view in zip(keys, found, strict=True) if view is MISS)
-        if not missing:
-            return found
-        return with_misses(found, self._asked(query, missing, timeout_s, return_errors=return_errors))
-
-    def _asked(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None, *, return_errors: bool) -> list[Any]:
-        """What the servers answer to a get, within a span if there is tracing."""
-        tracing = self._tracing
+        """The results of a get: of the cache, and for the other keys of the servers, in a span if there is tracing."""
+        cached: list[Any] | None = None
+        if self._cache is not None and query.isolation == COMMITTED:
+            cached = self._cache.find(query, keys)
+            keys = tuple(key for key, view in zip(keys, cached, strict=True) if view is MISS)
+            if not keys:
+                return cached
         errors_of = len(keys) if return_errors else 0
-        if tracing is None:
-            return self._finish(self._get(query, keys, timeout_s), errors_of)
-        span, query = self._traced(tracing, query, len(keys))
-        with tracing.ended(span):
-            return self._finish(self._get(query, keys, timeout_s), errors_of)
+        if self._tracing is None:
+            found = self._finish(self._get(query, keys, timeout_s), errors_of)
+        else:
+            span, query = self._traced(self._tracing, query, len(keys))
+            with self._tracing.ended(span):
+                found = self._finish(self._get(query, keys, timeout_s), errors_of)
+        return found if cached is None else with_misses(cached, found)
 
     def _traced(self, tracing: Tracing, query: Query, keys: int) -> tuple[Any, Query]:
         """A new span, and the query whose requests carry it."""

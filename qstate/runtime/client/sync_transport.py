@@ -79,17 +79,7 @@ class SyncLink(PipelinedConnection):
             return
         if events & _WRITE:
             self._flush(sock)
-        if events & _READABLE:
-            self.read()
-
-    def notice_end(self) -> None:
-        if self.idle and self._arrivals.poll(0):
-            self.read()
-
-    def read(self) -> None:
-        """Read what has arrived, if anything."""
-        sock = self._sock
-        if sock is None or not self._connected:
+        if not events & _READABLE or self._sock is None:
             return
         try:
             data = sock.recv(RECEIVE_BYTES)
@@ -102,6 +92,10 @@ class SyncLink(PipelinedConnection):
             self.received(data, time.monotonic())
         else:
             self.unreachable("the peer closed the connection", time.monotonic())
+
+    def notice_end(self) -> None:
+        if self.idle and self._arrivals.poll(0):
+            self.ready(_READ)
 
     def abandon_socket(self) -> None:
         """Close this process's copy of the socket after a fork; the connection belongs to the parent."""
@@ -323,7 +317,7 @@ class SyncLinks(Links[SyncLink]):
         self.lock.release()
         ready: list[tuple[int, int]] = []
         try:
-            ready = self._poll.poll(min(max(timeout_s, 0.0), LONGEST_WAIT_S) * 1000)
+            ready = self._poll.poll(min(timeout_s, LONGEST_WAIT_S) * 1000)
         finally:
             self.lock.acquire()
             self._leading = False
