@@ -99,6 +99,6 @@ def lists_only_what_it_can_read() -> None:
 
     class Picky(QueryableStateClient):
         def states(self, *args: Any, **kwargs: Any) -> Any:
-            return [state for state in states(self, *args, **kwargs) if state["kind"] in views._VIEW_OF]
+            return [state for state in states(self, *args, **kwargs) if state["kind"] in views.VIEW_OF]
 
     PythonDriver.make_client = Picky
