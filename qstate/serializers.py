@@ -104,8 +104,6 @@ class MessagePackSerializer(Serializer):
     name = "msgpack"
 
     def dumps(self, value: Any) -> bytes:
-        if type(value) is bytes and _LARGE < len(value) < 1 << 32:
-            return _HEAD_32.pack(0xC6, len(value)) + value
         return _packer()(value)
 
     def loads(self, data: bytes) -> Any:
@@ -232,6 +230,8 @@ def _packer() -> Callable[[Any], bytes]:
     pack: Callable[[Any], bytes] = msgpack.Packer(**_PACKING).pack
 
     def dump(value: Any) -> bytes:
+        if type(value) is bytes and _LARGE < len(value) < 1 << 32:
+            return _HEAD_32.pack(0xC6, len(value)) + value
         try:
             return pack(value)
         except _REFUSALS as exc:

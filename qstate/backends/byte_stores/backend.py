@@ -67,7 +67,7 @@ from qstate.backends.value_parts import ValueParts, whole_value
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
 from qstate.host.line_limit import limited
-from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper, key_identity
+from qstate.keys import Key, KeyGroupRange, Namespace, check_key, key_encoder, key_grouper, key_identity
 
 __all__ = ["ByteStoreBackend"]
 
@@ -402,7 +402,8 @@ class ByteStoreBackend(StateBackend):
         state = self._states.get(descriptor.name)
         if state is None:
             return None
-        encode, group_of, ordinal, encoded = key_encoder(), self._group_of, state.ordinal, encode_key(namespace)
+        encode, group_of, ordinal = key_encoder(), self._group_of, state.ordinal
+        encoded = encode(namespace)
         return lambda key: prefix_of(group_of(key), ordinal, encoded) + encode(key)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import countOf
 from threading import Lock
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -41,7 +40,7 @@ from qstate.backends.heap.lists import HeapListTable
 from qstate.backends.heap.maps import HeapMapTable
 from qstate.backends.heap.parts import HeapParts
 from qstate.backends.heap.scans import HeapScan
-from qstate.backends.heap.table import HeapState, HeapTable
+from qstate.backends.heap.table import HeapState, HeapTable, Place
 from qstate.backends.heap.timers import HeapTimers
 from qstate.backends.heap.values import HeapValueTable
 from qstate.backends.heap.write_ahead import WriteAheadTable
@@ -67,14 +66,18 @@ _TABLE_CLASSES: dict[StateKind, Callable[[HeapState, Namespace], HeapTable]] = {
     StateKind.LIST: HeapListTable,
     StateKind.MAP: HeapMapTable,
 }
-_LIST, _MAP = StateKind.LIST, StateKind.MAP
-_NONE = type(None)
+#: When user code empties one in place, there is no value (rule T5). A set would hash the enum members in Python.
+_CONTAINERS = (StateKind.LIST, StateKind.MAP)
+#: Values that cannot change in place. None stands for no value.
+_UNCHANGING = IMMUTABLE - {type(None)}
 #: Values that have a length.
 _SIZED = frozenset((str, bytes, list, dict, tuple))
 #: The most bytes of MessagePack that a value of these types takes.
 _FIXED_SIZES = {bool: 1, int: 9, float: 9}
 #: The most bytes of the header of a text or bytes, and of a character.
 _HEADER_BYTES, _UTF8_BYTES = 5, 4
+#: The most bytes of values that are serialized in one step. By itself, a serializer copies a large one less often.
+_AT_ONCE_BYTES = 1 << 20
 
 
 class HeapBackend(StateBackend):
@@ -89,8 +92,8 @@ class HeapBackend(StateBackend):
         self._encode = key_encoder()
         self._states: dict[str, HeapState] = {}
         # A table exists while it has entries (`_held`) or a handle refers to it: there may be ever new namespaces.
-        self._tables: WeakValueDictionary[tuple[str, Any], HeapTable] = WeakValueDictionary()
-        self._held: dict[HeapTable, None] = {}
+        self._tables: WeakValueDictionary[Place, HeapTable] = WeakValueDictionary()
+        self._held: dict[Place, HeapTable] = {}
         self._timers: dict[str, HeapTimers] = {}
         #: By state, the keys with a value, as of the newest final epoch.
         self._keys: dict[str, int] = {}
@@ -132,7 +135,8 @@ class HeapBackend(StateBackend):
         return found
 
     def _touch(self, table: HeapTable) -> None:
-        self._touched[table] = self._held[table] = None
+        self._touched[table] = None
+        self._held[table.place] = table
 
     def begin(self, epoch: int) -> None:
         self._check_open()
@@ -178,7 +182,7 @@ class HeapBackend(StateBackend):
 
     def rollback(self) -> None:
         self._check_open()
-        for table in self._held:
+        for table in self._held.values():
             table.rollback()
         with self._lock:
             for table in self._touched:
@@ -192,7 +196,7 @@ class HeapBackend(StateBackend):
     def _release(self, tables: Iterable[HeapTable]) -> None:
         for table in tables:
             if table.is_empty():
-                self._held.pop(table, None)
+                self._held.pop(table.place, None)
 
     def _count(self, table: HeapTable) -> None:
         """Add what has changed in the number of a table's keys: there may be too many tables to count them all."""
@@ -221,26 +225,26 @@ class HeapBackend(StateBackend):
                 if wanted.state not in self._states:
                     raise JobError(f"the changes contain a state {wanted.state!r} that no function has declared")
                 table = self.table(self._states[wanted.state].descriptor, decode_key(wanted.namespace))
-                self._held[table] = None
+                self._held[table.place] = table
                 table.load(wanted)
         for queue in self._timers.values():
             queue.order()
-        for table in self._held:
+        for table in self._held.values():
             self._count(table)
-        self._release(list(self._held))
+        self._release(list(self._held.values()))
         self._running = self._committed = self._final = epoch
         self._frozen.clear()
 
     def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
         self._check_open()
-        for table in list(self._held):
+        for table in list(self._held.values()):
             yield from table.entries(key_groups)
         for queue in self._timers.values():
             yield from queue.entries(key_groups)
 
     def walk(self, wanted: Mapping[str, Wanted], key_groups: KeyGroupRange) -> Iterator[Change | None]:
         self._check_open()
-        for table in list(self._held):
+        for table in list(self._held.values()):
             name = table.state.descriptor.name
             if name in wanted:
                 yield from table.walk(key_groups, wanted[name])
@@ -258,8 +262,9 @@ class HeapBackend(StateBackend):
     # For the readers, from any thread.
 
     def find(self, descriptor: StateDescriptor, namespace: Namespace) -> HeapTable | None:
+        """The table of a namespace; None when it has no entries."""
         self._check_open()
-        return self._tables.get((descriptor.name, key_identity(namespace)))
+        return self._held.get((descriptor.name, key_identity(namespace)))
 
     @property
     def running_epoch(self) -> int:
@@ -292,7 +297,7 @@ class HeapBackend(StateBackend):
         return KeyIndex(self._running, ((table, table.live_keys) for table in self._tables_of(descriptor)))
 
     def _tables_of(self, descriptor: StateDescriptor) -> list[HeapTable]:
-        return [table for table in list(self._held) if table.state.descriptor.name == descriptor.name]
+        return [table for table in list(self._held.values()) if table.state.descriptor.name == descriptor.name]
 
 
 class _LiveReader(StateReader):
@@ -309,22 +314,20 @@ class _LiveReader(StateReader):
         if table is None:
             return ReadResult(epoch, [None] * len(keys))
         values = table.values(keys)
-        if len(keys) == 1:
-            answer = _answer(descriptor, _dumper(descriptor, 1), values[0], most_bytes)
-            return ReadResult(epoch, bounded((answer,), most_bytes))
-        if _are_immutable(values):
+        types = set(map(type, values))
+        if types <= _UNCHANGING:
             try:
-                return ReadResult(epoch, _dumped(descriptor, values, most_bytes))
+                return ReadResult(epoch, _dumped(descriptor, types, values, most_bytes))
             except TooLarge:
                 raise
             except Exception as exc:
                 _LOG.debug("state %r: each value is serialized by itself", descriptor.name, exc_info=exc)
-        dump = _dumper(descriptor, len(keys))
+        dump = _dumper(descriptor, keys)
         answers = (_answer(descriptor, dump, value, most_bytes) for value in values)
         return ReadResult(epoch, bounded(answers, most_bytes))
 
     def scan(self, descriptor: StateDescriptor) -> StateScan:
-        container = _is_container(descriptor)
+        container = descriptor.kind in _CONTAINERS
         dump = descriptor.result_dumper()
 
         def find(table: HeapTable, key: Key) -> Any:
@@ -337,7 +340,7 @@ class _LiveReader(StateReader):
         return HeapScan(self._backend.live_keys(descriptor), find, answer_of)
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
-        if not _is_container(descriptor):
+        if descriptor.kind not in _CONTAINERS:
             return whole_value(descriptor, self.get(descriptor, namespace, (key,)))
         epoch = self._backend.running_epoch
         table = self._backend.find(descriptor, namespace)
@@ -357,7 +360,7 @@ class _CommittedReader(StateReader):
         epoch, table, images = self._backend.images(descriptor, namespace, keys, most_bytes)
         if table is None:
             return ReadResult(epoch, [None] * len(keys))
-        dump = _dumper(descriptor, len(keys))
+        dump = _dumper(descriptor, keys)
         answers = (_image_answer(table, descriptor, dump, image) for image in images)
         return ReadResult(epoch, bounded(answers, most_bytes))
 
@@ -373,7 +376,7 @@ class _CommittedReader(StateReader):
         return HeapScan(self._backend.frozen_keys(descriptor), find, answer_of)
 
     def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
-        if not _is_container(descriptor):
+        if descriptor.kind not in _CONTAINERS:
             return whole_value(descriptor, self.get(descriptor, namespace, (key,)))
         epoch, table, images = self._backend.images(descriptor, namespace, (key,), UNBOUNDED)
         return _parts(descriptor, epoch, None, None if table is None else images[0])
@@ -381,7 +384,7 @@ class _CommittedReader(StateReader):
 
 def _parts(descriptor: StateDescriptor, epoch: int, dump: Callable[[Any], bytes] | None, value: Any) -> ValueParts:
     """The parts of a list or map."""
-    if descriptor.kind is _LIST:
+    if descriptor.kind is StateKind.LIST:
         return HeapParts(epoch, dump, elements=value or ())
     return HeapParts(epoch, dump, entries=value)
 
@@ -405,48 +408,33 @@ def _image_answer(table: HeapTable, descriptor: StateDescriptor, dump: Callable[
         return FailureCode.INTERNAL
 
 
-def _dumped(descriptor: StateDescriptor, values: Sequence[Any], most_bytes: int) -> Sequence[Answer]:
-    """The answers for values that cannot change: made all at once if they certainly fit."""
-    most = _most_bytes(descriptor, values)
-    if most is not None and most <= most_bytes:
+def _dumped(descriptor: StateDescriptor, types: set[type], values: Sequence[Any], most_bytes: int) -> Sequence[Answer]:
+    """The answers for values of these types, which cannot change: made all at once if they certainly fit."""
+    most = _most_bytes(descriptor, types, values)
+    if most is not None and most <= most_bytes and most <= _AT_ONCE_BYTES:
         return descriptor.dump_results(values)
     if sum(_least_bytes(descriptor, value) for value in values) > most_bytes:
         raise too_large(most_bytes)
     return bounded(map(descriptor.result_dumper(), values), most_bytes)
 
 
-def _most_bytes(descriptor: StateDescriptor, values: Sequence[Any]) -> int | None:
+def _most_bytes(descriptor: StateDescriptor, types: set[type], values: Sequence[Any]) -> int | None:
     """The most bytes that the values can have together, None if that is unknown without serializing them."""
-    if type(descriptor.serializer) is not MessagePackSerializer or descriptor.kind is StateKind.AGGREGATING:
+    plain = type(descriptor.serializer) is MessagePackSerializer and descriptor.kind is not StateKind.AGGREGATING
+    if not plain or len(types) != 1:
         return None
-    first = type(values[0])
-    if countOf(map(type, values), first) != len(values):
-        return None
-    if first in _FIXED_SIZES:
-        return _FIXED_SIZES[first] * len(values)
-    if first is str or first is bytes:
+    (kind,) = types
+    if kind in _FIXED_SIZES:
+        return _FIXED_SIZES[kind] * len(values)
+    if kind is str or kind is bytes:
         return len(values) * _HEADER_BYTES + _UTF8_BYTES * sum(map(len, values))
     return None
 
 
-def _are_immutable(values: Sequence[Any]) -> bool:
-    """Whether there is a value for each key, and none can change in place."""
-    first = type(values[0]) if values else _NONE
-    if countOf(map(type, values), first) == len(values) > 0:  # the usual case, faster than a set
-        return first is not _NONE and first in IMMUTABLE
-    types = set(map(type, values))
-    return _NONE not in types and types <= IMMUTABLE
-
-
-def _dumper(descriptor: StateDescriptor, count: int) -> Callable[[Any], bytes]:
-    """The function that serializes results. For a few values a dumper costs more than it saves."""
-    return descriptor.result_dumper() if count > 3 or _is_container(descriptor) else descriptor.dump_result
-
-
-def _is_container(descriptor: StateDescriptor) -> bool:
-    """Whether the value is a list or map: when user code empties one in place, there is no value (rule T5)."""
-    kind = descriptor.kind
-    return kind is _LIST or kind is _MAP  # a set of enum members would hash them in Python
+def _dumper(descriptor: StateDescriptor, keys: Sequence[Key]) -> Callable[[Any], bytes]:
+    """The function that serializes results. For one value, which may be missing, a dumper costs more than it saves."""
+    single = len(keys) == 1 and descriptor.kind not in _CONTAINERS
+    return descriptor.dump_result if single else descriptor.result_dumper()
 
 
 def _answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any, most_bytes: int) -> Answer:
@@ -462,7 +450,7 @@ def _answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: An
     try:
         if immutable:
             return dump(value)
-        if not value and _is_container(descriptor):
+        if not value and descriptor.kind in _CONTAINERS:
             return None
         answer = live_answer(descriptor, dump, value)
         if len(answer) <= most_bytes:
@@ -481,7 +469,7 @@ def _least_bytes(descriptor: StateDescriptor, value: Any) -> int:
     """The fewest bytes of a value's answer: in MessagePack each character, element and entry has a byte or more."""
     if type(value) not in _SIZED:
         return 0
-    plain = _is_container(descriptor) or type(descriptor.serializer) is MessagePackSerializer
+    plain = descriptor.kind in _CONTAINERS or type(descriptor.serializer) is MessagePackSerializer
     return len(value) if plain and descriptor.kind is not StateKind.AGGREGATING else 0
 
 

@@ -30,11 +30,14 @@ from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp, StateTable, Wanted
 from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys, key_identity
 
 _NEW = tuple.__new__
 
-__all__ = ["HeapState", "HeapTable", "find_all", "sized"]
+__all__ = ["HeapState", "HeapTable", "Place", "find_all", "sized"]
+
+#: The name of a state, and a namespace as `key_identity` has it.
+Place = tuple[str, Any]
 
 
 def find_all(live: dict[Key, Any], keys: Sequence[Key]) -> Sequence[Any]:
@@ -87,6 +90,7 @@ class HeapTable(StateTable):
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         self.state = state
         self.namespace = namespace
+        self.place: Place = (state.descriptor.name, key_identity(namespace))
         self.live: dict[Key, Any] = {}
         #: How many keys `live` had when the heap counted them last.
         self.counted = 0

@@ -37,8 +37,8 @@ class WriteAheadTable(HeapValueTable):
         self._ahead: dict[Key, Any] = {}
         self._sealed_ahead: dict[Key, Any] = {}
         self._settling: dict[Key, Any] = {}
-        #: Those of the last three that are not empty, oldest first: live readers read them besides `live`.
-        self._layers: tuple[dict[Key, Any], ...] = ()
+        #: `live` and those of the last three that are not empty, oldest first: what live readers read.
+        self._layers: tuple[dict[Key, Any], ...] = (self.live,)
         self._read_by_key = False
 
     @cached_property
@@ -85,14 +85,14 @@ class WriteAheadTable(HeapValueTable):
         self._show_layers()
 
     def _show_layers(self) -> None:
-        self._layers = tuple(filter(None, (self._settling, self._sealed_ahead, self._ahead)))
+        ahead = tuple(filter(None, (self._settling, self._sealed_ahead, self._ahead)))
+        # `live` is empty until the first epoch is final.
+        self._layers = (self.live, *ahead) if self.live or not ahead else ahead
 
     def values(self, keys: Sequence[Key]) -> Sequence[Any]:
-        layers = self._layers  # read before `live`, because they may be moved into it meanwhile
-        # `live` is empty until the first epoch is final: then only the layers are read.
-        live, *newer = (self.live, *layers) if self.live or not layers else layers
-        found = find_all(live, keys)
-        for layer in newer:
+        layers = self._layers
+        found = find_all(layers[0], keys)
+        for layer in layers[1:]:
             found = list(map(layer.get, keys, found))
         return found
 
@@ -137,8 +137,7 @@ class WriteAheadTable(HeapValueTable):
         return {*super().final_keys(), *self._settling}
 
     def live_keys(self) -> Iterable[Key]:
-        layers = self._layers  # before `live`, as in `values`
-        return frozenset().union(list(self.live), *map(list, layers))
+        return frozenset().union(*map(list, self._layers))
 
     def committed_keys(self) -> list[Key]:
         self._catch_up()
