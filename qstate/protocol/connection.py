@@ -164,16 +164,12 @@ def check_answer(request: Request, answer: Answer) -> None:
     expected = _ANSWER_OF[type(request)]
     if type(answer) is not expected:
         raise RemoteProtocolError(f"{type(answer).__name__} for a request that takes {expected.__name__}")
-    if isinstance(request, Scan) and isinstance(answer, Page):
-        _check_page(request, answer)
-    if isinstance(request, Describe) and isinstance(answer, Description):
-        _check_leads_on(request, answer)
-    if isinstance(request, GetPart) and isinstance(answer, Part):
-        _check_part(request, answer)
-    if isinstance(request, Poll) and isinstance(answer, Changes):
-        _check_continues(request, answer)
-    if not isinstance(request, Get) or not isinstance(answer, Values):
-        return
+    check = _CHECKS.get(type(request))
+    if check is not None:
+        check(request, answer)
+
+
+def _check_values(request: Get, answer: Values) -> None:
     if len(answer.results) != len(request.keys):
         raise RemoteProtocolError(f"{len(answer.results)} results for {len(request.keys)} keys")
     least = request.options.get("min_epoch")
@@ -240,6 +236,16 @@ def _check_page(request: Scan, page: Page) -> None:
     least = request.options.get("min_epoch")
     if type(least) is int and page.selected and page.epoch < least:
         raise RemoteProtocolError(f"a page of epoch {page.epoch}, where min_epoch is {least}")
+
+
+#: By the request, what else holds of its answer.
+_CHECKS: dict[type, Callable[[Any, Any], None]] = {
+    Get: _check_values,
+    GetPart: _check_part,
+    Scan: _check_page,
+    Poll: _check_continues,
+    Describe: _check_leads_on,
+}
 
 
 class _Connection:

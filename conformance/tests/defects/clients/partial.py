@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qstate.protocol import connection
-from qstate.protocol.messages import Description, Part
+from qstate.protocol.messages import Describe, Description, GetPart, Part
 from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.value_parts import AskedPart, Pieces
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
@@ -33,7 +33,7 @@ def takes_the_first_piece_for_the_whole() -> None:
 
 @defect("parts.a_part_that_is_no_answer_ends_the_connection")
 def believes_any_part() -> None:
-    connection._check_part = lambda request, answer: None
+    connection._CHECKS[GetPart] = lambda request, answer: None
 
 
 @defect("parts.a_part_is_asked_for_and_shown")
@@ -50,7 +50,7 @@ def lists_one_page() -> None:
 
 @defect("parts.a_page_of_descriptions_that_leads_nowhere_ends_the_connection")
 def follows_pages_in_a_circle() -> None:
-    connection._check_leads_on = lambda request, answer: None
+    connection._CHECKS[Describe] = lambda request, answer: None
     take = Listing.take
 
     def taken(self: Listing, page: Description) -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from qstate.errors import DeadlineExceeded, QueryError, ScanExpired, Unavailable
 from qstate.protocol import connection
-from qstate.protocol.messages import Page
+from qstate.protocol.messages import Page, Scan
 from qstate.runtime.client import scanning
 from qstate.runtime.client.owner_operations import ScanOperation
 from qstate.runtime.client.scanning import Scanner
@@ -120,12 +120,12 @@ def reads_pages_by_the_known_description() -> None:
 
 @defect("scans.a_page_that_is_no_answer_ends_the_connection")
 def believes_any_page() -> None:
-    connection._check_page = lambda request, page: None
+    connection._CHECKS[Scan] = lambda request, page: None
 
 
 @defect("scans.a_page_that_is_no_answer_ends_the_connection", PythonAsyncDriver)
 def believes_any_page_in_the_asyncio_client() -> None:
-    connection._check_page = lambda request, page: None
+    connection._CHECKS[Scan] = lambda request, page: None
 
 
 @defect("scans.a_page_that_is_no_answer_ends_the_connection")
@@ -135,13 +135,13 @@ def believes_that_a_page_goes_on() -> None:
 
 @defect("scans.a_page_of_an_earlier_epoch_than_demanded_ends_the_connection")
 def believes_that_pages_are_of_the_epoch() -> None:
-    check = connection._check_page
+    check = connection._CHECKS[Scan]
 
     def demanding_nothing(request: Any, page: Any) -> None:
         options = {name: value for name, value in request.options.items() if name != "min_epoch"}
         check(request._replace(options=options), page)
 
-    connection._check_page = demanding_nothing
+    connection._CHECKS[Scan] = demanding_nothing
 
 
 @defect("scans.a_page_that_breaks_its_table_ends_the_connection")
