@@ -328,14 +328,15 @@ def frame(payload: bytes) -> bytes:
 class FrameReader:
     """Cuts incoming bytes, however they are split, into payloads.
 
-    `max_frame` may be changed between frames. After `RemoteProtocolError` the next frame's
-    start is unknown: every later `feed` raises again.
+    `max_frame` may be changed between frames. `buffered` is how many bytes belong to no payload yet. After
+    `RemoteProtocolError` the next frame's start is unknown: every later `feed` raises again.
     """
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         self.max_frame = max_frame
+        #: The buffered bytes are its last ones.
         self._data: bytes | bytearray = b""
-        self._start = 0
+        self.buffered = 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes]:
         """Add bytes and iterate over the payloads that are complete now.
@@ -343,42 +344,36 @@ class FrameReader:
         `feed` adds the bytes at once, and the iterator cuts one payload at a time. Payloads that are left come with the
         next `feed`. The iterator raises `RemoteProtocolError` at a length over `max_frame`.
         """
-        rest = len(self._data) - self._start
-        if not rest:
+        if not self.buffered:
             # The common case, whole frames in one read: cut them out of the caller's bytes directly.
             self._data = data if type(data) is bytes else bytes(data)
         elif type(self._data) is bytearray:
             # Both are cheap: a bytearray drops a prefix by moving its start, and grows geometrically.
-            del self._data[: self._start]
+            del self._data[: -self.buffered]
             self._data += data
         else:
-            self._data = bytearray(memoryview(self._data)[self._start :])
+            self._data = bytearray(memoryview(self._data)[-self.buffered :])
             self._data += data
-        self._start = 0
+        self.buffered = len(self._data)
         return self._payloads()
-
-    @property
-    def buffered(self) -> int:
-        """How many bytes belong to no payload yet."""
-        return len(self._data) - self._start
 
     def clear(self) -> None:
         """Drop the buffered bytes: the connection has ended."""
-        self._data, self._start = b"", 0
+        self._data, self.buffered = b"", 0
 
     def _payloads(self) -> Iterator[bytes]:
-        while len(self._data) - self._start >= HEADER_BYTES:
-            data, body = self._data, self._start + HEADER_BYTES
-            (length,) = _LENGTH.unpack_from(data, self._start)
+        while self.buffered >= HEADER_BYTES:
+            data = self._data
+            start = len(data) - self.buffered
+            (length,) = _LENGTH.unpack_from(data, start)
             if length > self.max_frame:
                 raise RemoteProtocolError(
                     f"a frame of {length} bytes is over the limit of {self.max_frame}", FailureCode.TOO_LARGE
                 )
-            end = body + length
+            body, end = start + HEADER_BYTES, start + HEADER_BYTES + length
             if len(data) < end:
                 return
-            self._start = end
+            self.buffered = len(data) - end
             yield data[body:end] if type(data) is bytes else bytes(memoryview(data)[body:end])
-        if self._start == len(self._data):
-            # No bytes are left: free the buffer, which may have held a frame of megabytes.
-            self._data, self._start = b"", 0
+        if not self.buffered:
+            self._data = b""  # it may have held a frame of megabytes

@@ -79,7 +79,7 @@ def expects_an_answer_in_one_piece() -> None:
     def feed_whole(self: Any, data: Any) -> Any:
         # What is not whole is thrown away with the read that brought it.
         yield from feed(self, data)
-        self._buffer = type(self._buffer)()
+        self.clear()
 
     FrameReader.feed = feed_whole  # type: ignore[method-assign]
 
