@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -37,7 +37,6 @@ from qstate.errors import (
     WrongKeyType,
     query_error,
 )
-from qstate.keys import Namespace, encode_key
 from qstate.protocol.fields import FAULTS, Reader, check_attributes
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
 from qstate.protocol.messages import (
@@ -45,15 +44,10 @@ from qstate.protocol.messages import (
     NO_ATTRIBUTES,
     Changes,
     Form,
-    Get,
-    GetPart,
     Hello,
     Message,
     Page,
     Part,
-    Poll,
-    Run,
-    Scan,
     Values,
 )
 
@@ -85,7 +79,7 @@ class Plan(NamedTuple):
     `has_id`: the message has the payload's id, and may have attributes; those of the handshake have neither.
     `read_attributes`: gives those that are known, if the message has a field for them. `prefix`
     precedes the message's fields. `wire` is the type that the library decodes, `readers` are the functions for fields
-    of this type, `expected` what an error says about them.
+    of this type, `writers` those for fields of the message, `expected` what an error says about them.
     """
 
     form: Form
@@ -94,6 +88,7 @@ class Plan(NamedTuple):
     prefix: tuple[int, ...]
     wire: type[Struct]
     readers: tuple[tuple[int, Callable[[Any, Limits], Any]], ...]
+    writers: tuple[tuple[int, Callable[[Any], Any]], ...]
     expected: Mapping[str, str]
 
 
@@ -128,6 +123,7 @@ def plan_of(form: Form) -> Plan:
         (form.number,) if has_id else (form.number, 0),
         wire,
         tuple((list(types).index(name), mark.read) for name, mark in readers.items()),
+        tuple((list(hints).index(name), mark.write) for name, mark in readers.items() if mark.write is not None),
         {name: str(described[name].description) if name in described else "" for name in types},
     )
 
@@ -147,28 +143,23 @@ _PLACE = re.compile(r" - at `\$\[(\d+)\]")
 _TOO_LONG = re.compile(r"^Expected `array` of length <= (\d+) ")
 
 
-#: The messages whose keys the library may not be able to write.
-_WithKeys: TypeAlias = Get | GetPart | Part | Scan | Page | Poll | Changes
-
-
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     """The payload of a message.
 
     Raises `LocalProtocolError` when a field breaks a rule or the payload is larger than `limits.max_frame`, with the
     failure code that the peer would answer.
     """
-    name = type(message).__name__
     plan = PLANS.get(type(message))
     if plan is None:
-        raise LocalProtocolError(f"{name} is not a message of the protocol")
+        raise LocalProtocolError(f"{type(message).__name__} is not a message of the protocol")
     payload, found = _encoded(plan, message, limits)
-    if isinstance(message, _WithKeys) and found != message and not _is_raw(message):
+    if plan.writers and found != message and not _is_raw(message):
         # The library writes dates and decimals as text.
-        payload, found = _encoded(plan, _with_raw_keys(message), limits)
+        payload, found = _encoded(plan, _with_raw_keys(plan, message), limits)
         if found != message:
             # MessagePack writes a list as it writes a tuple.
             unhashable = WrongKeyType(expected="a tuple of columns, no list")
-            raise LocalProtocolError(f"{name}: {unhashable}", unhashable.code) from unhashable
+            raise LocalProtocolError(f"{type(message).__name__}: {unhashable}", unhashable.code) from unhashable
     return payload
 
 
@@ -181,39 +172,14 @@ def _is_raw(message: Message) -> bool:
     return isinstance(message, Page) and any(type(key) is Raw for key in (*message.keys[:1], *(message.after or ())))
 
 
-def _with_raw_keys(message: _WithKeys) -> Any:
+def _with_raw_keys(plan: Plan, message: Any) -> Any:
+    fields = [*message]
     try:
-        if isinstance(message, Part):
-            return message._replace(after=Raw(encode_key(message.after)))
-        if isinstance(message, GetPart):
-            key, namespace, place = (Raw(encode_key(one)) for one in (message.key, message.namespace, message.after))
-            return message._replace(key=key, namespace=namespace, after=place, map_keys=_raw_keys(message.map_keys))
-        if isinstance(message, Get):
-            return message._replace(keys=_raw_keys(message.keys), namespace=Raw(encode_key(message.namespace)))
-        if isinstance(message, Changes):
-            return message._replace(runs=tuple(map(_with_raw_run, message.runs)))
-        spaces = _raw_keys(message.namespaces)
-        if isinstance(message, Poll):
-            return message._replace(keys=_raw_keys(message.keys), namespaces=spaces, prefix=_raw_prefix(message))
-        after = None if message.after is None else _raw_keys(message.after)
-        if isinstance(message, Page):
-            return message._replace(after=after, namespaces=spaces, keys=_raw_keys(message.keys))
-        return message._replace(after=after, namespaces=spaces, prefix=_raw_prefix(message))
+        for index, write in plan.writers:
+            fields[index] = write(fields[index])
     except (ValueError, TypeError, OverflowError) as exc:
         raise LocalProtocolError(f"{type(message).__name__}: MessagePack cannot carry its keys: {exc}") from exc
-
-
-def _raw_prefix(message: Poll | Scan) -> Any:
-    return _raw_keys(message.prefix) if isinstance(message.prefix, tuple) else message.prefix
-
-
-def _with_raw_run(run: Run) -> Any:
-    map_keys = None if run.map_keys is None else _raw_keys(run.map_keys)
-    return run._replace(namespace=Raw(encode_key(run.namespace)), keys=_raw_keys(run.keys), map_keys=map_keys)
-
-
-def _raw_keys(keys: Iterable[Namespace]) -> Any:
-    return tuple(Raw(encode_key(key)) for key in keys)
+    return _NEW(type(message), fields)
 
 
 def _encoded(plan: Plan, message: Message, limits: Limits) -> tuple[bytes, Message]:

@@ -2,14 +2,15 @@
 
 Rules of this module: a reader takes the undecoded bytes of one field (`msgspec.Raw`), checks them and returns the
 value. It judges a value by its first byte and reads the length of an array or a map before its elements, so it decodes
-nothing that the field does not allow. A reader knows no message. It raises the `QueryError` whose code and details a
-server answers (`MalformedRequest`, `TooLarge`, `UnsupportedQuery`, `WrongKeyType`).
+nothing that the field does not allow. It raises the `QueryError` whose code and details a server answers
+(`MalformedRequest`, `TooLarge`, `UnsupportedQuery`, `WrongKeyType`). A writer gives the bytes of the keys in a value.
+Neither knows a message.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Annotated, Any, NamedTuple
 
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from qstate.errors import Detail, MalformedRequest, TooLarge, UnsupportedQuery, WrongKeyType
-from qstate.keys import MAX_KEY_COLUMNS, Column, Key, Namespace, decode_extension
+from qstate.keys import MAX_KEY_COLUMNS, Column, Key, Namespace, decode_extension, encode_key
 from qstate.protocol.limits import MAX_KEYS_LIMIT, MAX_MAP_ENTRIES, MAX_NAME, STATE_ID_BYTES, Limits
 
 __all__ = [
@@ -54,6 +55,9 @@ __all__ = [
     "read_scalars",
     "read_scan_options",
     "read_target",
+    "write_key",
+    "write_keys",
+    "write_place",
 ]
 
 #: How the name of an option or attribute begins that a receiver ignores when it does not know it.
@@ -75,17 +79,22 @@ PARTS = ("entries", "page", "slice", "size", "bytes")
 MAX_INT64 = (1 << 63) - 1
 #: MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
 _Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
-NIL, _EMPTY_MAP, _NONE, _ONE = 0xC0, 0x80, 0x90, 0x91
+NIL, _EMPTY_ARRAY, _EMPTY_MAP = Raw(b"\xc0"), Raw(b"\x90"), Raw(b"\x80")
+_ONE = 0x91
 #: What a Scan's keys begin with: any, text or bytes of their first column, or their first columns.
 Prefix = str | bytes | tuple[Column, ...] | None
 _ANY_NUMBER = Limits(max_keys=MAX_KEYS_LIMIT)
 
 
 class Reader(NamedTuple):
-    """Marks a field that a function reads: `read(found, limits)`. `found` is of the type `kind`, by default bytes."""
+    """Marks a field that a function reads: `read(found, limits)`. `found` is of the type `kind`, by default bytes.
+
+    `write(value)` gives the keys in a value as bytes (`Raw`): the library cannot write every key itself.
+    """
 
     read: Callable[[Any, Limits], Any]
     kind: Any = Raw
+    write: Callable[[Any], Any] | None = None
 
 
 def _decoder(kind: Any) -> Callable[[Any], Any]:
@@ -176,8 +185,7 @@ def read_target(raw: Raw, limits: Limits) -> tuple[str, str] | bytes:
 
 def read_namespace(raw: Raw, limits: Limits) -> Namespace:
     """A namespace, or nil for none."""
-    view = memoryview(raw)
-    return None if view[0] == NIL else _read_key(view, {"field": "namespace"})
+    return None if raw == NIL else _read_key(raw, {"field": "namespace"})
 
 
 def read_namespaces(raw: Raw, limits: Limits) -> tuple[Namespace, ...]:
@@ -188,7 +196,7 @@ def read_namespaces(raw: Raw, limits: Limits) -> tuple[Namespace, ...]:
 
 def read_any_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
     """No key, which stands for all, or keys as `read_keys` reads them."""
-    return () if memoryview(raw)[0] == _NONE else read_keys(raw, limits)
+    return () if raw == _EMPTY_ARRAY else read_keys(raw, limits)
 
 
 def read_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
@@ -219,13 +227,12 @@ def read_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
 
 def read_key(raw: Raw, limits: Limits) -> Key:
     """One key."""
-    return _read_key(memoryview(raw), {"field": "key"})
+    return _read_key(raw, {"field": "key"})
 
 
 def read_map_key(raw: Raw, limits: Limits) -> Key | None:
     """Nil, or the map key of an entry."""
-    view = memoryview(raw)
-    return None if view[0] == NIL else _read_key(view, {"field": "after"})
+    return None if raw == NIL else _read_key(raw, {"field": "after"})
 
 
 def read_map_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
@@ -251,9 +258,9 @@ def read_part(raw: Raw, limits: Limits) -> str:
 
 def read_prefix(raw: Raw, limits: Limits) -> Prefix:
     """Nil, the text or bytes that the first column begins with, or an array of the first columns."""
-    view = memoryview(raw)
-    if view[0] == NIL:
+    if raw == NIL:
         return None
+    view = memoryview(raw)
     if view[0] not in _ARRAYS:
         start = _read_key(view, {"field": "prefix"})
         if not isinstance(start, str | bytes):
@@ -270,13 +277,13 @@ def read_prefix(raw: Raw, limits: Limits) -> Prefix:
 
 def read_place(raw: Raw, limits: Limits) -> tuple[Namespace, Key] | None:
     """Nil, or the array [namespace, key] of an entry."""
-    if memoryview(raw)[0] == NIL:
+    if raw == NIL:
         return None
     count, _ = _header(memoryview(raw), _ARRAYS, "after", "nil or array of [namespace, key]", 2)
     if count != 2:
         raise malformed("after", "nil or array of [namespace, key]")
     namespace, key = _elements(raw)
-    return read_namespace(namespace, limits), _read_key(memoryview(key), {"field": "after"})
+    return read_namespace(namespace, limits), _read_key(key, {"field": "after"})
 
 
 def read_page_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
@@ -289,6 +296,21 @@ def read_page_namespaces(raw: Raw, limits: Limits) -> tuple[Namespace, ...]:
     """The namespaces of an answer's keys, or none when all are void."""
     _header(memoryview(raw), _ARRAYS, "namespaces", "array of namespaces")
     return tuple(read_namespace(one, limits) for one in _elements(raw))
+
+
+def write_key(key: Namespace) -> Raw:
+    """A key or a namespace."""
+    return Raw(encode_key(key))
+
+
+def write_keys(keys: Iterable[Namespace]) -> tuple[Raw, ...]:
+    """Keys or namespaces."""
+    return tuple(map(write_key, keys))
+
+
+def write_place(place: Any) -> Any:
+    """A place, or the columns of a prefix. A prefix that is text or bytes, and nil, stay as they are."""
+    return write_keys(place) if isinstance(place, tuple) else place
 
 
 def _read_key(data: Any, where: Mapping[str, Detail]) -> Key:
@@ -318,7 +340,7 @@ def read_options(
     integers: frozenset[str] = INTEGER_OPTIONS,
 ) -> Mapping[str, Detail]:
     """Known options with known values, by default of a Get. A server must not ignore one that it does not know."""
-    if memoryview(raw)[0] == _EMPTY_MAP:
+    if raw == _EMPTY_MAP:
         return {}
     options = read_scalars(raw, "options")
     for name, value in options.items():

@@ -1,9 +1,9 @@
 """The messages of the wire protocol, their type numbers and the rules that each must keep.
 
 Rules of this module: a message is a NamedTuple, immutable and cheap. The annotation of a field is its rule: its type,
-its bounds, and what an error says was expected (`description`), or the function that reads it (`Reader`). The module
-knows which values a message may hold (docs/reference/protocol.md). It must not know how they are decoded (codec.py),
-nor the order of messages and which answer belongs to which request (connection.py).
+its bounds, and what an error says was expected (`description`), or the functions that read and write it (`Reader`). The
+module knows which values a message may hold (docs/reference/protocol.md). It must not know how they are decoded
+(codec.py), nor the order of messages and which answer belongs to which request (connection.py).
 
 Do not bound the members of a union with a tuple of fixed length: msgspec 0.22 then reads beyond its own memory.
 """
@@ -31,6 +31,8 @@ from qstate.protocol.fields import (
     read_options,
     read_scalars,
     read_target,
+    write_key,
+    write_keys,
 )
 from qstate.protocol.limits import (
     MAX_DEADLINE_MS,
@@ -222,9 +224,9 @@ class Get(NamedTuple):
     id: RequestId
     deadline_ms: Deadline
     target: Annotated[Target, Reader(read_target)]
-    namespace: Annotated[Namespace, Reader(read_namespace)]
+    namespace: Annotated[Namespace, Reader(read_namespace, write=write_key)]
     options: Annotated[Mapping[str, Detail], Reader(read_options)]
-    keys: Annotated[tuple[Key, ...], Reader(read_keys)]
+    keys: Annotated[tuple[Key, ...], Reader(read_keys, write=write_keys)]
     attributes: Attributes = NO_ATTRIBUTES
 
 

@@ -23,6 +23,8 @@ from qstate.protocol.fields import (
     read_part,
     read_part_options,
     read_target,
+    write_key,
+    write_keys,
 )
 from qstate.protocol.limits import MAX_FRAME_LIMIT, MAX_VERSION_BYTES, MIN_MAX_FRAME, Limits
 from qstate.protocol.rules import NO_ATTRIBUTES, NO_EPOCH, Attributes, Deadline, Name, RequestId, Target, integer
@@ -46,12 +48,12 @@ class GetPart(NamedTuple):
     id: RequestId
     deadline_ms: Deadline
     target: Annotated[Target, Reader(read_target)]
-    namespace: Annotated[Namespace, Reader(read_namespace)]
+    namespace: Annotated[Namespace, Reader(read_namespace, write=write_key)]
     options: Annotated[Mapping[str, Detail], Reader(read_part_options)]
-    key: Annotated[Key, Reader(read_key)]
+    key: Annotated[Key, Reader(read_key, write=write_key)]
     part: Annotated[str, Reader(read_part)]
-    map_keys: Annotated[tuple[Key, ...], Reader(read_map_keys)]
-    after: Annotated[Key | None, Reader(read_map_key)]
+    map_keys: Annotated[tuple[Key, ...], Reader(read_map_keys, write=write_keys)]
+    after: Annotated[Key | None, Reader(read_map_key, write=write_key)]
     start: _Count
     length: _Count
     attributes: Attributes = NO_ATTRIBUTES
@@ -81,7 +83,7 @@ class Part(NamedTuple):
     epoch: Annotated[int, integer(NO_EPOCH, MAX_INT64)]
     fingerprint: Name
     result: Annotated[bytes | None, Meta(description="binary or nil")]
-    after: Annotated[Key | None, Reader(read_map_key)]
+    after: Annotated[Key | None, Reader(read_map_key, write=write_key)]
     total: _Count
     version: Annotated[
         bytes, Meta(max_length=MAX_VERSION_BYTES, description=f"binary of at most {MAX_VERSION_BYTES} bytes")

@@ -5,8 +5,8 @@ Rules of this module: as in `messages`, which has the others and the type number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
@@ -30,6 +30,9 @@ from qstate.protocol.fields import (
     read_prefix,
     read_scan_options,
     read_target,
+    write_key,
+    write_keys,
+    write_place,
 )
 from qstate.protocol.limits import (
     MAX_FRAME_LIMIT,
@@ -90,16 +93,24 @@ def _read_runs(rows: tuple[_Run, ...], limits: Limits) -> tuple[Run, ...]:
             row.operation,
             read_namespace(row.namespace, limits),
             read_keys(row.keys, _ANY_NUMBER),
-            None if memoryview(row.map_keys)[0] == NIL else read_keys(row.map_keys, _ANY_NUMBER),
+            None if row.map_keys == NIL else read_keys(row.map_keys, _ANY_NUMBER),
             row.values,
         )
         for row in rows
     )
 
 
+def _write_runs(runs: Iterable[Run]) -> tuple[Any, ...]:
+    return tuple(
+        (epoch, operation, write_key(namespace), write_keys(keys), map_keys and write_keys(map_keys), values)
+        for epoch, operation, namespace, keys, map_keys, values in runs
+    )
+
+
 Groups: TypeAlias = Annotated[int, integer(0, MAX_PARALLELISM_LIMIT)]
 View: TypeAlias = Annotated[bytes, Meta(max_length=MAX_VIEW, description=f"binary of 0..{MAX_VIEW} bytes")]
-Place: TypeAlias = Annotated[tuple[Namespace, Key] | None, Reader(read_place)]
+Namespaces: TypeAlias = Annotated[tuple[Namespace, ...], Reader(read_namespaces, write=write_keys)]
+Place: TypeAlias = Annotated[tuple[Namespace, Key] | None, Reader(read_place, write=write_place)]
 _ITEMS = Meta(max_length=MAX_KEYS_LIMIT, description="array of binary, nil or failure code")
 
 
@@ -113,8 +124,8 @@ class Scan(NamedTuple):
     id: RequestId
     deadline_ms: Deadline
     target: Annotated[Target, Reader(read_target)]
-    namespaces: Annotated[tuple[Namespace, ...], Reader(read_namespaces)]
-    prefix: Annotated[Prefix, Reader(read_prefix)]
+    namespaces: Namespaces
+    prefix: Annotated[Prefix, Reader(read_prefix, write=write_place)]
     start_group: Groups
     stop_group: Groups
     after: Place
@@ -153,8 +164,8 @@ class Page(NamedTuple):
     next_group: Groups
     after: Place
     selected: Annotated[int, integer(0, MAX_INT64)]
-    namespaces: Annotated[tuple[Namespace, ...], Reader(read_page_namespaces)]
-    keys: Annotated[tuple[Key, ...], Reader(read_page_keys)]
+    namespaces: Annotated[tuple[Namespace, ...], Reader(read_page_namespaces, write=write_keys)]
+    keys: Annotated[tuple[Key, ...], Reader(read_page_keys, write=write_keys)]
     results: Annotated[tuple[bytes | int, ...], _ITEMS]
 
 
@@ -188,9 +199,9 @@ class Poll(NamedTuple):
     id: RequestId
     deadline_ms: Deadline
     target: Annotated[Target, Reader(read_target)]
-    namespaces: Annotated[tuple[Namespace, ...], Reader(read_namespaces)]
-    keys: Annotated[tuple[Key, ...], Reader(read_any_keys)]
-    prefix: Annotated[Prefix, Reader(read_prefix)]
+    namespaces: Namespaces
+    keys: Annotated[tuple[Key, ...], Reader(read_any_keys, write=write_keys)]
+    prefix: Annotated[Prefix, Reader(read_prefix, write=write_place)]
     start_group: Annotated[int, integer(0, MAX_PARALLELISM_LIMIT - 1)]
     stop_group: Annotated[int, integer(1, MAX_PARALLELISM_LIMIT)]
     from_epoch: Annotated[int, integer(0, MAX_INT64)]
@@ -237,6 +248,7 @@ class Changes(NamedTuple):
                 tuple[_Run, ...],
                 array(0, MAX_RUNS, "arrays [epoch, operation, namespace, keys, map keys or nil, values or nil]"),
             ],
+            _write_runs,
         ),
     ]
     attributes: Annotated[Mapping[str, Detail], Reader(_read_known)] = NO_ATTRIBUTES
