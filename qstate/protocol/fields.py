@@ -150,7 +150,6 @@ _first_key = _decoder(_FirstKey)
 _elements = _decoder(tuple[Raw, ...])
 _names_and_values = _decoder(dict[str, Raw])
 _scalar = _decoder(str | _Int64 | float | bool | None)
-_target = _decoder(tuple[str, str] | bytes)
 _text: Callable[[Any], str] = _decoder(str)
 
 
@@ -168,12 +167,8 @@ def check_name(value: Any, field: str) -> None:
         raise malformed(field, f"string of 1..{MAX_NAME} characters")
 
 
-def read_target(raw: Raw, limits: Limits) -> tuple[str, str] | bytes:
+def read_target(target: tuple[str, str] | bytes, limits: Limits) -> tuple[str, str] | bytes:
     """A state id at a state server, `(job, state)` at a proxy."""
-    try:
-        target: tuple[str, str] | bytes = _target(raw)
-    except FAULTS:
-        raise malformed("target", "state id or [job, state]") from None
     if isinstance(target, bytes):
         if len(target) != STATE_ID_BYTES:
             raise malformed("target", f"binary of {STATE_ID_BYTES} bytes")

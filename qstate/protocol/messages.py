@@ -30,7 +30,6 @@ from qstate.protocol.fields import (
     read_namespace,
     read_options,
     read_scalars,
-    read_target,
     write_key,
     write_keys,
 )
@@ -223,7 +222,7 @@ class Get(NamedTuple):
 
     id: RequestId
     deadline_ms: Deadline
-    target: Annotated[Target, Reader(read_target)]
+    target: Target
     namespace: Annotated[Namespace, Reader(read_namespace, write=write_key)]
     options: Annotated[Mapping[str, Detail], Reader(read_options)]
     keys: Annotated[tuple[Key, ...], Reader(read_keys, write=write_keys)]

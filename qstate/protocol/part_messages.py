@@ -22,7 +22,6 @@ from qstate.protocol.fields import (
     read_namespace,
     read_part,
     read_part_options,
-    read_target,
     write_key,
     write_keys,
 )
@@ -47,7 +46,7 @@ class GetPart(NamedTuple):
 
     id: RequestId
     deadline_ms: Deadline
-    target: Annotated[Target, Reader(read_target)]
+    target: Target
     namespace: Annotated[Namespace, Reader(read_namespace, write=write_key)]
     options: Annotated[Mapping[str, Detail], Reader(read_part_options)]
     key: Annotated[Key, Reader(read_key, write=write_key)]

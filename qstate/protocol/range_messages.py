@@ -29,7 +29,6 @@ from qstate.protocol.fields import (
     read_place,
     read_prefix,
     read_scan_options,
-    read_target,
     write_key,
     write_keys,
     write_place,
@@ -123,7 +122,7 @@ class Scan(NamedTuple):
 
     id: RequestId
     deadline_ms: Deadline
-    target: Annotated[Target, Reader(read_target)]
+    target: Target
     namespaces: Namespaces
     prefix: Annotated[Prefix, Reader(read_prefix, write=write_place)]
     start_group: Groups
@@ -198,7 +197,7 @@ class Poll(NamedTuple):
 
     id: RequestId
     deadline_ms: Deadline
-    target: Annotated[Target, Reader(read_target)]
+    target: Target
     namespaces: Namespaces
     keys: Annotated[tuple[Key, ...], Reader(read_any_keys, write=write_keys)]
     prefix: Annotated[Prefix, Reader(read_prefix, write=write_place)]

@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Raw
 
 from qstate.errors import Detail
-from qstate.protocol.fields import Reader, check_attributes
+from qstate.protocol.fields import Reader, check_attributes, read_target
 from qstate.protocol.limits import MAX_DEADLINE_MS, MAX_ID, MAX_NAME, Limits
 
 __all__ = [
@@ -30,7 +30,10 @@ __all__ = [
 ]
 
 #: `(job, state)` at a proxy, the 16 bytes of a state id at a state server.
-Target: TypeAlias = tuple[str, str] | bytes
+Target: TypeAlias = Annotated[
+    tuple[str, str] | bytes,
+    Reader(read_target, Annotated[tuple[str, str] | bytes, Meta(description="state id or [job, state]")]),
+]
 #: The epoch of a key whose result is a failure.
 NO_EPOCH = -1
 #: The largest failure code. A newer peer may use codes that this version does not know.
