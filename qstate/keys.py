@@ -291,8 +291,8 @@ def key_identity(key: Namespace) -> Any:
 
     The keys of one keyed stream have the same types, so they need no identity.
     """
-    columns = key if type(key) is tuple else (key,)
-    return key if _AMBIGUOUS.isdisjoint(map(type, columns)) else (encode_key(key),)  # no key is a tuple of one
+    types = map(type, key) if type(key) is tuple else (type(key),)
+    return key if _AMBIGUOUS.isdisjoint(types) else (encode_key(key),)  # no key is a tuple of one
 
 
 _AMBIGUOUS = frozenset((bool, Decimal))

@@ -83,8 +83,8 @@ _FIRST_LOOK = 10_000
 _entry_key_of, _data_of = itemgetter(0), itemgetter(1)
 #: The most blocks of changes that a restore puts into one batch; a block has about a MiB if values are large.
 _MOST_BLOCKS = 64
-#: The kinds whose value is one entry of the store.
-_SINGLE_ENTRY = frozenset((StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING))
+#: The kinds whose value is one entry of the store. A set would hash the enum members in Python.
+_SINGLE_ENTRY = (StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING)
 _TABLE_CLASSES: dict[StateKind, Callable[[ByteState, Namespace], ByteTable]] = {
     StateKind.VALUE: ByteValueTable,
     StateKind.REDUCING: ByteValueTable,
