@@ -314,17 +314,11 @@ class _LiveReader(StateReader):
         if table is None:
             return ReadResult(epoch, [None] * len(keys))
         values = table.values(keys)
-        types = set(map(type, values))
-        if types <= _UNCHANGING:
-            try:
-                return ReadResult(epoch, _dumped(descriptor, types, values, most_bytes))
-            except TooLarge:
-                raise
-            except Exception as exc:
-                _LOG.debug("state %r: each value is serialized by itself", descriptor.name, exc_info=exc)
-        dump = _dumper(descriptor, keys)
-        answers = (_answer(descriptor, dump, value, most_bytes) for value in values)
-        return ReadResult(epoch, bounded(answers, most_bytes))
+        found = _dumped(descriptor, values, most_bytes)
+        if found is None:
+            dump = _dumper(descriptor, keys)
+            found = bounded((_answer(descriptor, dump, value, most_bytes) for value in values), most_bytes)
+        return ReadResult(epoch, found)
 
     def scan(self, descriptor: StateDescriptor) -> StateScan:
         container = descriptor.kind in _CONTAINERS
@@ -360,9 +354,11 @@ class _CommittedReader(StateReader):
         epoch, table, images = self._backend.images(descriptor, namespace, keys, most_bytes)
         if table is None:
             return ReadResult(epoch, [None] * len(keys))
-        dump = _dumper(descriptor, keys)
-        answers = (_image_answer(table, descriptor, dump, image) for image in images)
-        return ReadResult(epoch, bounded(answers, most_bytes))
+        found = _dumped(descriptor, images, most_bytes)
+        if found is None:
+            dump = _dumper(descriptor, keys)
+            found = bounded((_image_answer(table, descriptor, dump, image) for image in images), most_bytes)
+        return ReadResult(epoch, found)
 
     def scan(self, descriptor: StateDescriptor) -> StateScan:
         dump = descriptor.result_dumper()
@@ -408,14 +404,26 @@ def _image_answer(table: HeapTable, descriptor: StateDescriptor, dump: Callable[
         return FailureCode.INTERNAL
 
 
-def _dumped(descriptor: StateDescriptor, types: set[type], values: Sequence[Any], most_bytes: int) -> Sequence[Answer]:
-    """The answers for values of these types, which cannot change: made all at once if they certainly fit."""
-    most = _most_bytes(descriptor, types, values)
-    if most is not None and most <= most_bytes and most <= _AT_ONCE_BYTES:
-        return descriptor.dump_results(values)
-    if sum(_least_bytes(descriptor, value) for value in values) > most_bytes:
-        raise too_large(most_bytes)
-    return bounded(map(descriptor.result_dumper(), values), most_bytes)
+def _dumped(descriptor: StateDescriptor, values: Sequence[Any], most_bytes: int) -> Sequence[Answer] | None:
+    """The answers for values that cannot change: made all at once if they certainly fit.
+
+    None when there are other values, or one that cannot be serialized: then each answer is made by itself.
+    """
+    types = set(map(type, values))
+    if not types <= _UNCHANGING:
+        return None
+    try:
+        most = _most_bytes(descriptor, types, values)
+        if most is not None and most <= most_bytes and most <= _AT_ONCE_BYTES:
+            return descriptor.dump_results(values)
+        if sum(_least_bytes(descriptor, value) for value in values) > most_bytes:
+            raise too_large(most_bytes)
+        return bounded(map(descriptor.result_dumper(), values), most_bytes)
+    except TooLarge:
+        raise
+    except Exception as exc:
+        _LOG.debug("state %r: each value is serialized by itself", descriptor.name, exc_info=exc)
+        return None
 
 
 def _most_bytes(descriptor: StateDescriptor, types: set[type], values: Sequence[Any]) -> int | None:

@@ -26,10 +26,9 @@ _Item = TypeVar("_Item")
 
 
 class Image(NamedTuple):
-    """A value as of F: its bytes, or the immutable object itself."""
+    """The bytes of a value as of F. A value of an immutable type is its own image."""
 
-    data: bytes | None
-    value: Any
+    data: bytes
 
 
 class HeapValueTable(HeapTable):
@@ -153,7 +152,7 @@ class HeapValueTable(HeapTable):
         for key, data in self._committed.items():
             live[key] = load(data)
 
-    def image(self, key: Key) -> Image | None:
+    def image(self, key: Key) -> Any:
         value = self.live.get(key)  # before looking into `_before` and `_sealed`: see the module's rules
         value = self._before.get(key, value)
         old = self._sealed.get(key, _MISSING)
@@ -162,9 +161,7 @@ class HeapValueTable(HeapTable):
         else:
             data = self._committed.get(key)
             old = value
-        if data is not None:
-            return Image(data, None)
-        return None if old is None else Image(None, old)
+        return old if data is None else Image(data)
 
     def frozen(self) -> HeapValueTable:
         copy = type(self)(self.state, self.namespace)
@@ -177,8 +174,8 @@ class HeapValueTable(HeapTable):
     def final_keys(self) -> Iterable[Key]:
         return self.live.keys() | self._before.keys() | self._sealed.keys()
 
-    def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Image) -> bytes:
-        return dump(image.value) if image.data is None else accumulator_answer(descriptor, dump, image.data)
+    def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any) -> bytes:
+        return accumulator_answer(descriptor, dump, image.data) if type(image) is Image else dump(image)
 
     def committed_keys(self) -> list[Key]:
         return [*self.live, *(key for key in self._before if key not in self.live)]

@@ -20,7 +20,7 @@ from qstate.backends.admission import admit_pairs
 from qstate.backends.answers import IMMUTABLE
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.heap.table import HeapState, find_all
-from qstate.backends.heap.values import HeapValueTable, Image
+from qstate.backends.heap.values import HeapValueTable
 from qstate.keys import Key, Namespace
 
 __all__ = ["WriteAheadTable"]
@@ -122,9 +122,9 @@ class WriteAheadTable(HeapValueTable):
         self._ahead = {}
         self._show_layers()
 
-    def image(self, key: Key) -> Image | None:
+    def image(self, key: Key) -> Any:
         settled = self._settling.get(key)
-        return super().image(key) if settled is None else Image(None, settled)
+        return super().image(key) if settled is None else settled
 
     def frozen(self) -> WriteAheadTable:
         settling = self._settling.copy()  # before `live`, into which it may be moved meanwhile
