@@ -37,7 +37,7 @@ import msgpack
 from xxhash import xxh64_intdigest
 
 from qstate.errors import ConfigError, WrongKeyType
-from qstate.values.extension_types import DATE_EXT, DECIMAL_EXT
+from qstate.values.extension_types import DATE_EXT, DECIMAL_EXT, PACKER_BYTES
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
@@ -303,13 +303,13 @@ def encode_key(key: Namespace) -> bytes:
 
     The encoding is the shortest one, so equal keys give equal bytes.
     """
-    packed: bytes = msgpack.packb(key, default=_extension, datetime=True)
+    packed: bytes = msgpack.packb(key, **_PACKING)
     return packed
 
 
 def key_encoder() -> Callable[[Namespace], bytes]:
     """`encode_key` for one thread: it keeps its buffer, so it is faster for many keys."""
-    encode: Callable[[Namespace], bytes] = msgpack.Packer(default=_extension, datetime=True).pack
+    encode: Callable[[Namespace], bytes] = msgpack.Packer(**_PACKING).pack
     return encode
 
 
@@ -363,6 +363,10 @@ def _decimal_text(value: Decimal) -> str:
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
     whole, decimals = digits[: len(digits) - scale], digits[len(digits) - scale :]
     return f"{'-' * (unscaled < 0)}{whole}{'.' * bool(scale)}{decimals}"
+
+
+#: The options for writing keys.
+_PACKING: dict[str, Any] = {"default": _extension, "datetime": True, "buf_size": PACKER_BYTES}
 
 
 def _of_extension(code: int, payload: bytes) -> Any:

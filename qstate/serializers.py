@@ -29,7 +29,15 @@ from uuid import UUID
 import msgpack
 
 from qstate.errors import SerializationError
-from qstate.values.extension_types import DATE_EXT, DATETIME_EXT, DECIMAL_EXT, TIMEDELTA_EXT, TUPLE_EXT, UUID_EXT
+from qstate.values.extension_types import (
+    DATE_EXT,
+    DATETIME_EXT,
+    DECIMAL_EXT,
+    PACKER_BYTES,
+    TIMEDELTA_EXT,
+    TUPLE_EXT,
+    UUID_EXT,
+)
 from qstate.values.value_forms import form_of, same
 from qstate.values.value_types import value_type_of
 
@@ -269,7 +277,7 @@ def _extension(value: Any) -> msgpack.ExtType:
 
 
 #: The options for writing values.
-_PACKING: dict[str, Any] = {"default": _extension, "strict_types": True, "datetime": True}
+_PACKING: dict[str, Any] = {"default": _extension, "strict_types": True, "datetime": True, "buf_size": PACKER_BYTES}
 
 
 _read = unpacker()

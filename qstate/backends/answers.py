@@ -27,6 +27,7 @@ from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import FailureCode, TooLarge
 from qstate.keys import encode_key
 from qstate.serializers import MessagePackSerializer
+from qstate.values.extension_types import PACKER_BYTES
 
 __all__ = [
     "IMMUTABLE",
@@ -122,7 +123,7 @@ def accumulator_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes]
 
 def pack_elements(elements: Iterable[bytes]) -> bytes:
     """The data of a `LIST_ADD` or a list's `PUT`: a MessagePack array of bins."""
-    packed: bytes = msgpack.packb(list(elements))
+    packed: bytes = msgpack.packb(list(elements), buf_size=PACKER_BYTES)
     return packed
 
 
@@ -138,7 +139,7 @@ def is_spliced(descriptor: StateDescriptor) -> bool:
 
 
 def _bin(data: bytes) -> bytes:
-    packed: bytes = msgpack.packb(data)
+    packed: bytes = msgpack.packb(data, buf_size=PACKER_BYTES)
     return packed
 
 

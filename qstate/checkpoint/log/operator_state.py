@@ -39,6 +39,7 @@ from qstate.checkpoint.log.segment import LARGEST_BLOCK
 from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, JobError
 from qstate.evolution import Converted, StateSchema, plan_evolution
+from qstate.values.extension_types import PACKER_BYTES
 
 __all__ = [
     "FUNCTION_LIST",
@@ -160,7 +161,7 @@ def _lists_of(plain: Any, path: object) -> OperatorState:
 
 def pack_entry(map_key: bytes, data: bytes) -> bytes:
     """The element for one entry of a broadcast state."""
-    packed: bytes = msgpack.packb((map_key, data))
+    packed: bytes = msgpack.packb((map_key, data), buf_size=PACKER_BYTES)
     return packed
 
 
