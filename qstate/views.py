@@ -477,6 +477,8 @@ class ViewMaker:
         view = self._view
         if epochs and len(results) == epochs.count(epochs[0]) == len(epochs):
             reading = self._reading(epochs[0], isolation)
+            if None not in results:
+                return list(map(view, results, repeat(reading)))
             return [None if data is None else view(data, reading) for data in results]
         return [
             None if data is None else view(data, self._reading(epoch, isolation))

@@ -22,7 +22,7 @@ from qstate.keys import Key
 from qstate.protocol.connection import Answer as WireAnswer
 from qstate.protocol.connection import Request
 from qstate.protocol.limits import MAX_DEADLINE_MS
-from qstate.protocol.messages import PLAIN, Describe, Description, Get, Locate, Location, Ping
+from qstate.protocol.messages import Describe, Description, Get, Locate, Location, Ping
 from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
@@ -426,7 +426,7 @@ class GetOperation(RoutedOperation):
             return []
         assert self._known is not None
         maker, isolation = self._known.maker, self._query.isolation
-        if PLAIN.issuperset(map(type, results)):
+        if self._answer.plain:
             return maker.views(results, epochs, isolation)  # type: ignore[arg-type]
         found: list[Any] = []
         for key, epoch, result in zip(self._keys, epochs, results, strict=True):

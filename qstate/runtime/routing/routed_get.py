@@ -95,12 +95,14 @@ class LookUp(Struct, frozen=True):
 class Answer(Struct, frozen=True):
     """The end: an epoch and a result for each key, in the order of the keys.
 
-    The values are to be read by the description with this fingerprint, empty if there are none.
+    The values are to be read by the description with this fingerprint, empty if there are none. `plain`: no result is a
+    failure.
     """
 
     epochs: tuple[int, ...]
     results: tuple[Result, ...]
     fingerprint: str
+    plain: bool
 
 
 class Refuse(Struct, frozen=True):
@@ -249,7 +251,7 @@ class RoutedGet:
             return self._ending()
         if plain and len(results) == self._unanswered == len(self._keys):
             self.finished = True
-            return [Answer(tuple(epochs), tuple(results), fingerprint)]
+            return [Answer(tuple(epochs), tuple(results), fingerprint, True)]
         if self._is_too_large(results):
             return self._refuse(FailureCode.TOO_LARGE, {"field": "answer"})
         self._merge(asked, epochs, results, now)
@@ -483,7 +485,8 @@ class RoutedGet:
         first = results[0] if results else None
         if isinstance(first, int) and results.count(first) == len(results):
             return [Refuse(first, self._details.get(first, {}))]
-        return [Answer(tuple(self._epochs), tuple(results), self._fingerprint)]
+        plain = PLAIN.issuperset(map(type, results))
+        return [Answer(tuple(self._epochs), tuple(results), self._fingerprint, plain)]
 
 
 def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> _Failed:

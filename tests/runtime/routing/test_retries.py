@@ -45,7 +45,7 @@ def test_a_fatal_refusal_is_final_and_keeps_its_details(code: FailureCode) -> No
 def test_a_fatal_key_does_not_spoil_the_others(code: FailureCode) -> None:
     get, ask = one_ask(("a", "b"))
     found = the_answer(get.on_values(ask.part, (-1, 5), (int(code), b"v"), FINGERPRINT, 0.0))
-    assert found == Answer((-1, 5), (code, b"v"), FINGERPRINT)
+    assert found == Answer((-1, 5), (code, b"v"), FINGERPRINT, False)
 
 
 @pytest.mark.parametrize("code", [code for code in FATAL if code is not FailureCode.TOO_LARGE])
@@ -206,7 +206,7 @@ def test_a_key_that_failed_for_good_is_not_asked_for_again_under_another_descrip
     (again,) = asked(get.on_located(another, 0.1))
     assert again.keys == ("b", "c")
     found = the_answer(get.on_values(again.part, (2, 2), (b"new", None), OTHER, 0.2))
-    assert found == Answer((-1, 2, 2), (FailureCode.UNAVAILABLE, b"new", None), OTHER)
+    assert found == Answer((-1, 2, 2), (FailureCode.UNAVAILABLE, b"new", None), OTHER, False)
 
 
 def test_only_the_keys_that_failed_are_asked_again() -> None:
@@ -216,7 +216,7 @@ def test_only_the_keys_that_failed_are_asked_again() -> None:
     (again,) = asked(get.on_time(get.wake_at))
     assert again.keys == ("b",)
     assert the_answer(get.on_values(again.part, (2,), (b"2",), FINGERPRINT, 0.1)) == Answer(
-        (1, 2, 1), (b"1", b"2", b"3"), FINGERPRINT
+        (1, 2, 1), (b"1", b"2", b"3"), FINGERPRINT, True
     )
 
 

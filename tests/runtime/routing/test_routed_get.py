@@ -35,7 +35,7 @@ def test_one_owner_is_asked_for_all_keys_without_splitting() -> None:
     (ask,) = asked(get.start(0.0))
     assert ask.keys is KEYS
     found = the_answer(answer(get, ask))
-    assert found == Answer((1,) * len(KEYS), tuple(map(value, KEYS)), FINGERPRINT)
+    assert found == Answer((1,) * len(KEYS), tuple(map(value, KEYS)), FINGERPRINT, True)
     assert get.finished
 
 
@@ -65,12 +65,12 @@ def test_repeated_keys_each_get_their_result() -> None:
 
 
 def test_no_keys_is_answered_at_once() -> None:
-    assert routed(keys=()).start(0.0) == [Answer((), (), FINGERPRINT)]
+    assert routed(keys=()).start(0.0) == [Answer((), (), FINGERPRINT, True)]
 
 
 def test_not_found_is_a_result() -> None:
     get, ask = one_ask()
-    assert get.on_values(ask.part, (4,), (None,), FINGERPRINT, 0.0) == [Answer((4,), (None,), FINGERPRINT)]
+    assert get.on_values(ask.part, (4,), (None,), FINGERPRINT, 0.0) == [Answer((4,), (None,), FINGERPRINT, True)]
 
 
 def test_an_unknown_location_is_looked_up_first() -> None:
