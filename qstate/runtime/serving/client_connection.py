@@ -273,11 +273,19 @@ class AcceptedConnection:
         return not waiting or waiting + size <= self._room_bytes
 
     def may_answer(self) -> bool:
-        """Whether to answer further calls now: else `ConnectionHandler.has_room` follows. Any thread."""
+        """Whether to answer further calls now. Any thread.
+
+        Else `ConnectionHandler.has_room` follows: when the client has read more of what waits for it, or, when it has
+        read all, with the next answer of an owner.
+        """
         waiting = self.channel.waiting_bytes()
-        if self.forwarded.allows_another(waiting):
-            return not waiting or not self.channel.is_congested()
-        return self.over or (not self.forwarded and not self.channel.pause())
+        if waiting and self.channel.is_congested():
+            return False
+        if self.forwarded.allows_another(waiting) or self.over:
+            return True
+        if waiting and self.channel.pause():
+            return False
+        return self.forwarded.allows_another(0)
 
     def arrived(self, call: Call, size: int) -> None:
         """An answer of so many bytes, which came later, was sent. Any thread."""

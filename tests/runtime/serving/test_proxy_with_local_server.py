@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import pytest
 
 from qstate.errors import FailureCode
 from qstate.keys import KeyGroupRange, key_group
-from qstate.protocol.messages import Description, Location, Pong, Values
+from qstate.protocol.messages import Description, Get, Location, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
+from qstate.runtime.routing.location import Owner
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import TableOracle, owner, table
 from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, failure_code, value, wait_until
-from tests.runtime.serving.readers import EPOCH, MAX_PARALLELISM, DictReader, FailingReader, GatedReader, instance
+from tests.runtime.serving.readers import (
+    EPOCH,
+    EVERYTHING,
+    MAX_PARALLELISM,
+    DictReader,
+    FailingReader,
+    GatedReader,
+    instance,
+)
 
 TARGET = ("job", "lastTemperature")
 ENTRIES = {f"key {number}": float(number) for number in range(100)}
@@ -160,3 +170,27 @@ def test_local_server_that_has_shut_down_is_not_read(
         assert isinstance(client.get(TARGET, "key 1"), Values)
         server.shutdown(0.0)
         assert failure_code(client.get(TARGET, "key 1", deadline_ms=1000)) == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
+
+
+@pytest.mark.parametrize("max_frame", [4 << 20, 5600 << 10], ids=["too little unread for a pause", "congested"])
+def test_answers_go_on_when_the_client_has_read_although_another_owner_is_silent(
+    max_frame: int, registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
+) -> None:
+    served = instance(DictReader({"large": b"x" * (300 << 10)}))
+    here = owner(served, server.address, registry.register(served))
+    proxy = start_proxy(local=server, max_frame=max_frame)
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, here)))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        elsewhere = Owner(EVERYTHING, *silent.getsockname(), b"1" * 16)
+        proxy.set_location_oracle("elsewhere", TableOracle(lastTemperature=table(served, elsewhere)))
+        with RawClient(proxy.address, receive_buffer=4096) as client:
+            client.locate(*TARGET)  # now the location is known
+            (connection,) = proxy._endpoint._places.connections
+            for _ in range(2):
+                client.send_get(("elsewhere", "lastTemperature"), "key 1", deadline_ms=60_000)
+            wait_until(lambda: len(connection.forwarded._asked) == 2, "two gets that wait for the silent owner")
+            numbers = [client.connection.next_id() for _ in range(60)]
+            gets = [client.connection.send(Get(number, 60_000, TARGET, None, {}, ("large",))) for number in numbers]
+            client.sock.sendall(b"".join(gets))
+            wait_until(lambda: connection.channel.waiting_bytes() and not connection.queued, "a pause of the answers")
+            assert all(isinstance(client.answer_to(number), Values) for number in numbers)
