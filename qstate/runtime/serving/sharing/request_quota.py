@@ -64,7 +64,7 @@ class RequestQuota:
             return
         with self._lock:
             self._pay()
-            before = self._ends.get(peer, self._level) - self._level
+            before = self._owed(peer)
             owed = before + seconds
             if not self._applies():
                 owed = max(before, min(owed, BURST_S))
@@ -82,7 +82,7 @@ class RequestQuota:
             return 0.0
         with self._lock:
             self._pay()
-            over = self._ends.get(peer, self._level) - self._level - (BURST_S - PAUSE_S)
+            over = self._owed(peer) - (BURST_S - PAUSE_S)
             if over <= 0.0:
                 self._over.discard(peer)
                 return 0.0
@@ -106,6 +106,9 @@ class RequestQuota:
 
     def _applies(self) -> bool:
         return self._applied > 0 or self._clock() < self._lifted_at + IDLE_S
+
+    def _owed(self, peer: str) -> float:
+        return self._ends.get(peer, self._level) - self._level
 
     def _pay(self) -> None:
         now = self._clock()
