@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import msgpack
 from msgspec import Raw
 
+from qstate.backends.answers import container_header
 from qstate.backends.contract import Scanned, Selection, StateScan
+from qstate.descriptors import StateKind
 from qstate.errors import (
     ClosedError,
     FailureCode,
@@ -207,8 +208,7 @@ def encoded_prefix(request: Scan | Poll, types: Sequence[ColumnType]) -> bytes:
 
 def _array_header(types: Sequence[ColumnType]) -> bytes:
     """How an encoded key of several columns begins; nothing for one column."""
-    header: bytes = msgpack.Packer().pack_array_header(len(types)) if len(types) > 1 else b""
-    return header
+    return container_header(StateKind.LIST, len(types)) if len(types) > 1 else b""
 
 
 def begins_with(request: Scan | Poll, types: Sequence[ColumnType]) -> Callable[[bytes], bool] | None:
