@@ -261,8 +261,7 @@ class Job:
             if self._ended:
                 return
             self._stopped = True
-            if not session_of(self._spark).has_ended():
-                self._listener.detach(self._spark)
+            self._stop_listening()
             if self._metrics is not None:
                 self._metrics.close()
             self._manager.stop()
@@ -292,6 +291,15 @@ class Job:
     def _deletes_state(self) -> bool:
         """Whether the job has state in a temporary directory, which `stop` deletes."""
         return not self.config.checkpoint_dir and bool(self._manager.queries())
+
+    def _stop_listening(self) -> None:
+        session = session_of(self._spark)
+        if session.has_ended():
+            return
+        try:
+            session.remove_listener(self._listener)
+        except Exception as exc:  # py4j, and gRPC, raise many types once Spark is gone
+            log.debug("the listener could not be removed: %s", exc)
 
     def _ticket(self) -> JobTicket:
         return JobTicket(

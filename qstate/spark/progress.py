@@ -6,7 +6,6 @@ at all; the start of the next epoch proves the same.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 __all__ = ["EpochListener"]
-
-log = logging.getLogger(__name__)
 
 
 class EpochListener(StreamingQueryListener):
@@ -52,10 +49,3 @@ class EpochListener(StreamingQueryListener):
         """Wait until all runs of queries but the `running` ones have been reported as ended; False if some are not."""
         with self._ended:
             return self._ended.wait_for(lambda: self._runs.issubset(running), timeout_s)
-
-    def detach(self, spark: Any) -> None:
-        """Stop listening. Never raises, also when Spark is gone already."""
-        try:
-            spark.streams.removeListener(self)
-        except Exception as exc:  # py4j, and gRPC, raise many types once Spark is gone
-            log.debug("the listener could not be removed: %s", exc)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from base64 import b64encode
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -89,6 +90,34 @@ def test_a_job_is_queried_stopped_and_restarted_with_its_state(
     assert {one.epoch for one in job.restored} == {1}
     written = connect_spark.read.parquet(str(tmp_path / "results")).count()
     assert written == sum(table.num_rows for table in TABLES)
+
+
+def test_a_job_stops_while_an_event_of_its_query_comes(
+    connect_spark: Any, stream_of: Any, job_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own removal of the last listener waits, with a lock, for a thread that needs it for an event."""
+    stream = stream_of(connect_spark, TABLES[0])
+    job = job_of(connect_spark)
+    query = job.key_by(stream.read(), "key").as_queryable_state("last", uid="last").start()
+    query.processAllAvailable()
+    ask, removals = connect_spark.client.execute_command, []
+
+    def an_event_comes() -> bool:
+        return any(frame.f_code.co_name == "post_to_all" for frame in sys._current_frames().values())
+
+    def ask_after_an_event(command: Any, *args: Any, **named: Any) -> Any:
+        if command.streaming_query_listener_bus_command.remove_listener_bus_listener:
+            removals.append(command)
+            stream.add(TABLES[1])
+            until(an_event_comes, "the client has an event of the query")
+        return ask(command, *args, **named)
+
+    monkeypatch.setattr(connect_spark.client, "execute_command", ask_after_an_event)
+    stopping = threading.Thread(target=job.stop, daemon=True)
+    stopping.start()
+    stopping.join(60)
+    assert not stopping.is_alive() and removals
+    query.stop()
 
 
 def test_the_query_port_takes_tls_and_the_token_of_the_job_only(

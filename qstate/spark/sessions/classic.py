@@ -88,6 +88,9 @@ class ClassicSession(JobSession):
     def checkpoint_location(self, query: Any) -> str | None:
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
 
+    def remove_listener(self, listener: EpochListener) -> None:
+        self._spark.streams.removeListener(listener)
+
     def await_reports(self, listener: EpochListener, timeout_s: float) -> None:
         if self.has_ended():
             return

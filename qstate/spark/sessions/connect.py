@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 
 #: The conf of Spark that shortens the lists of columns in plans.
 MOST_FIELDS = "spark.sql.debug.maxToStringFields"
+#: Other listeners of the program, which have the last events too, may be slow.
+LAST_EVENTS_TIMEOUT_S = 10.0
+#: Two jobs of one session may be stopped by two threads.
+_REMOVING = threading.Lock()
 #: Any port: no packet is sent there.
 SOME_PORT = 15002
 _ANALYZED = re.compile(r"^== Analyzed Logical Plan ==\n(.*?)^== Optimized Logical Plan ==$", re.DOTALL | re.MULTILINE)
@@ -140,6 +145,20 @@ class ConnectSession(JobSession):
 
     def checkpoint_location(self, query: Any) -> str | None:
         return None
+
+    def remove_listener(self, listener: EpochListener) -> None:
+        """Spark would wait for its thread of events with the lock that this thread needs for an event (SPARK-59623).
+
+        Without the thread, Spark's listeners have nothing to wait for; its end is awaited here, without the lock.
+        """
+        listeners: Any = self._spark.streams._sqlb
+        with _REMOVING:
+            events, listeners._execution_thread = listeners._execution_thread, None
+            self._spark.streams.removeListener(listener)
+            if listeners._listener_bus:
+                listeners._execution_thread = events
+            elif events is not None:
+                events.join(LAST_EVENTS_TIMEOUT_S)
 
     def await_reports(self, listener: EpochListener, timeout_s: float) -> None:
         queries = self.active_queries()

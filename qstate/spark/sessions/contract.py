@@ -83,5 +83,9 @@ class JobSession(ABC):
         """The checkpointLocation of a running query, as Spark writes locations; None where Spark does not tell it."""
 
     @abstractmethod
+    def remove_listener(self, listener: EpochListener) -> None:
+        """Let Spark tell the listener no more events. What Spark raises is of many types once it is gone."""
+
+    @abstractmethod
     def await_reports(self, listener: EpochListener, timeout_s: float) -> None:
         """Wait until the listener knows all micro-batches that Spark has committed so far, or log that it does not."""
