@@ -243,7 +243,7 @@ class PipelinedConnection(ABC):
 
     @abstractmethod
     def _write(self, data: bytes) -> None:
-        """Send bytes, now or as soon as the socket takes them. Must not block."""
+        """Send bytes as they are, now or as soon as the socket takes them. Must not block."""
 
     @abstractmethod
     def _abort(self) -> None:
@@ -276,7 +276,7 @@ class PipelinedConnection(ABC):
             requester.on_unsendable(command.part, exc.code, details, now)
             return
         self._pending[request_id] = (requester, command.part, now)
-        self._write(data if self._tls is None else self._tls.send(data))
+        self._transmit(data)
 
     def connect(self) -> None:
         """Begin to connect, unless that has begun."""
@@ -323,6 +323,10 @@ class PipelinedConnection(ABC):
             self._broken(broken, now)
         elif self.phase is Phase.SILENT:
             self._close_unless_awaited(now)
+
+    def _transmit(self, data: bytes) -> None:
+        """Send bytes of the protocol, inside TLS where the connection has it."""
+        self._write(data if self._tls is None else self._tls.send(data))
 
     def _decrypted(self, tls: TlsStream, data: bytes, now: float) -> bytes:
         """The plain bytes that the peer's bytes complete. The Hello follows the handshake of TLS."""
@@ -410,7 +414,7 @@ class PipelinedConnection(ABC):
         for number, (other, _, _) in self._pending.items():
             data = self._wire.cancel(number) if other is requester else b""
             if data:
-                self._write(data)
+                self._transmit(data)
 
     def gave_up(self, requester: object, now: float) -> None:
         """The requester's deadline has passed. A peer that has been silent for `silence_s` gets no more requests.

@@ -30,7 +30,7 @@ from tests.certificates import Authority
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import TableOracle, owner, table
 from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, value, wait_until
-from tests.runtime.serving.readers import DictReader, instance
+from tests.runtime.serving.readers import DictReader, GatedReader, instance
 
 ENTRIES = {f"key {number}": float(number) for number in range(100)}
 STATE = "lastTemperature"
@@ -109,6 +109,46 @@ def test_the_name_that_owners_must_have_can_be_given(serve: Serve, authority: Au
     proxy = serve(ServerTls(named), owner_tls=tls)
     for direct in (False, True):
         assert ask_synchronously(proxy.address, tls=tls, direct=direct) == 7.0
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("gives_up", ["cancels", "closes", "has a deadline"])
+def test_a_request_that_is_given_up_ends_no_request_of_others(
+    registry: StateRegistry,
+    start_server: ServerFactory,
+    start_proxy: ProxyFactory,
+    authority: Authority,
+    server_file: str,
+    direct: bool,
+    gives_up: str,
+) -> None:
+    reader = GatedReader({**ENTRIES, "slow": 1.0}, gated=["slow"])
+    found, tls, statistics = instance(reader), ClientTls(ca_file=authority.file), InMemoryStatistics()
+    server = start_server(statistics, tls=ServerTls(server_file))
+    proxy = start_proxy(tls=ServerTls(server_file), owner_tls=tls)
+    located = table(found, owner(found, server.address, registry.register(found)))
+    proxy.set_location_oracle("job", TableOracle(**{STATE: located}))
+    with (
+        QueryableStateClient(*proxy.address, tls=tls, direct=direct, timeout_s=PATIENCE_S) as client,
+        QueryableStateClient(*proxy.address, tls=tls, direct=direct, timeout_s=PATIENCE_S) as other,
+    ):
+        assert client.get("job", STATE, "key 7").value() == other.get("job", STATE, "key 7").value() == 7.0
+        patience_s = 0.05 if gives_up == "has a deadline" else PATIENCE_S
+        waiting = client.submit("job", STATE, "slow", timeout_s=patience_s)
+        assert reader.entered.acquire(timeout=PATIENCE_S)
+        of_client, of_other = (one.submit("job", STATE, "key 8") for one in (client, other))
+        wait_until(lambda: server._endpoint.in_flight == 3, "the other requests at the server")
+        if gives_up == "cancels":
+            assert waiting.cancel()
+        elif gives_up == "closes":
+            client.close()
+        else:
+            with pytest.raises(QueryError):
+                waiting.result()
+        reader.gate.set()
+        assert of_other.result().value() == 8.0
+        assert gives_up == "closes" or of_client.result().value() == 8.0
+        assert FailureCode.TLS_FAILED not in statistics.snapshot().failures
 
 
 @pytest.mark.parametrize(
