@@ -334,9 +334,9 @@ class VersionMismatch(QueryError, code=FailureCode.VERSION_MISMATCH):
 
 
 class Unauthenticated(QueryError, code=FailureCode.UNAUTHENTICATED):
-    """The server requires a token, and the client sent none or a wrong one."""
+    """The server knows neither the client's token nor its certificate, or the client sent a wrong token."""
 
-    template = "the server requires a valid token"
+    template = "the server requires a valid token, or a certificate that its rules name"
 
 
 class Forbidden(QueryError, code=FailureCode.FORBIDDEN):

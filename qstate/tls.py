@@ -13,6 +13,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import re
 import ssl
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,13 +50,13 @@ class _Renewable:
     def reload(self) -> bool:
         """Use changed files for new connections; returns whether there are any. One thread at a time.
 
-        Raises `ConfigError` for files that cannot be used, once; new connections use those from before.
+        Raises `ConfigError` for files that cannot be used, each time; new connections use those from before.
         """
         stamps = list(map(_stamp, self._files()))
         if stamps == self._stamps:
             return False
-        object.__setattr__(self, "_stamps", stamps)
         object.__setattr__(self, "_context", self._build())
+        object.__setattr__(self, "_stamps", stamps)  # not before: rights of a file may be mended without a new stamp
         return True
 
     def renew(self) -> None:
@@ -96,8 +97,10 @@ class ServerTls(_Renewable):
 
     def _build(self) -> ssl.SSLContext:
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.alpn)
-        # Tickets would arrive at idle clients, which take such bytes for the end of the connection.
+        # Tickets of TLS 1.3 would arrive at idle clients, which take such bytes for the end of the connection. With one
+        # of TLS 1.2, a client whose certificate has expired could still connect.
         context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
         if not self.certificate_file:
             raise ConfigError("TLS on the query port needs a certificate: set its file, too")
         _load_certificate(context, self.certificate_file, self.key_file)
@@ -124,7 +127,7 @@ class ServerTls(_Renewable):
 
 @dataclass(frozen=True, slots=True)
 class ClientTls(_Renewable):
-    """The TLS settings of a client. Raises `ConfigError` for files that cannot be used.
+    """The TLS settings of a client. Raises `ConfigError` for files, or a `server_name`, that cannot be used.
 
     The client verifies each server: the proxy, fallbacks, and the owners of keys, whose addresses come from the proxy.
     It reads the files when the settings are made; for renewed ones make a new client.
@@ -140,6 +143,10 @@ class ClientTls(_Renewable):
     certificate_file: str = ""
     key_file: str = ""
     server_name: str = ""
+
+    def __post_init__(self) -> None:
+        _Renewable.__post_init__(self)
+        self.stream("localhost")
 
     def _files(self) -> tuple[str, ...]:
         return self.ca_file, self.certificate_file, self.key_file
@@ -160,7 +167,7 @@ class ClientTls(_Renewable):
         """The client's end of a new connection to a host. Raises `ConfigError` for a name that no certificate has."""
         try:
             return TlsStream(self._context, server_name=self.server_name or host.partition("%")[0])
-        except ValueError as exc:
+        except (ValueError, TypeError) as exc:
             raise ConfigError(f"no certificate has the name {self.server_name or host!r}: {exc}") from exc
 
 
@@ -184,7 +191,7 @@ class TlsStream:
         self._budget = HANDSHAKE_MAX_BYTES
         #: Whether plain bytes can be sent: from the end of the handshake to a failure.
         self.is_open = False
-        #: The names in the peer's certificate, once that is so: the common name, then the alternative names.
+        #: The names in a client's certificate, once that is so: the common name, then the alternative names.
         self.names: tuple[str, ...] = ()
 
     def start(self) -> bytes:
@@ -247,9 +254,17 @@ class TlsStream:
             raise TlsFailed(reason=self._reason(exc)) from exc
         if self._object.selected_alpn_protocol() != ALPN:
             raise TlsFailed(reason=f"the peer does not speak {ALPN} over TLS (ALPN)")
-        self.names = _names_in(dict(self._object.getpeercert() or {}))
+        if self._server_side:
+            self.names = self._names_of_client()
         self.is_open = True
         return True
+
+    def _names_of_client(self) -> tuple[str, ...]:
+        try:
+            return _names_in(dict(self._object.getpeercert() or {}))
+        except ValueError as exc:  # a name is no UTF-8
+            log.warning("a client's certificate counts as one without names, because they cannot be read: %s", exc)
+            return ()
 
     def _reason(self, error: ssl.SSLError) -> str:
         peer = "client" if self._server_side else "server"
@@ -257,10 +272,13 @@ class TlsStream:
             hint = "" if self._server_side else _HINTS.get(error.verify_code, "")
             return f"the {peer}'s certificate is not accepted: {error.verify_message}{hint}"
         reason = (error.reason or str(error)).lower().replace("_", " ")
-        if not self._server_side and "alert" in reason and ("certificate" in reason or "ca" in reason.split()):
+        if not self._server_side and "alert" in reason and "expired" in reason:
+            return f"the server does not accept this client's certificate ({reason}): renew it"
+        if not self._server_side and "alert" in reason and _CERTIFICATE_IS_MEANT.search(reason):
             return (
                 f"the server does not accept this client's certificate, or requires one ({reason}): give "
-                "certificate_file and key_file, signed by an authority that the server knows"
+                "certificate_file and key_file (--tls-certificate and --tls-key on the command line), for use by "
+                "clients and signed by an authority that the server knows"
             )
         return f"TLS with the {peer} failed: {reason}"
 
@@ -274,8 +292,10 @@ def is_loopback(host: str) -> bool:
 
 
 #: What a client can do about a certificate, by OpenSSL's number of the fault.
-_GIVE_CA = ". Give the authority that signed it as ca_file"
-_GIVE_NAME = ". Connect by a name that the certificate has, or give that name as server_name"
+_GIVE_CA = ". Give the authority that signed it as ca_file (--tls-ca on the command line)"
+_GIVE_NAME = ". Connect by a name that the certificate has, or give that name as server_name (--tls-server-name)"
+#: In OpenSSL's words for a peer's alert. With TLS 1.2 a handshake failure can also be about something else.
+_CERTIFICATE_IS_MEANT = re.compile(r"certificate|\bca\b|handshake failure")
 _HINTS = {10: ". Renew it", 18: _GIVE_CA, 19: _GIVE_CA, 20: _GIVE_CA, 21: _GIVE_CA, 62: _GIVE_NAME, 64: _GIVE_NAME}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 __all__ = ["Authority"]
 
@@ -34,11 +34,20 @@ class Authority:
         #: The file for the `ca_file` of those who trust it.
         self.file = self._write("ca", self.certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, *names: str, common_name: str = "", expired: bool = False) -> str:
-        """The file with a certificate for these host names or addresses, and with its key."""
+    def issue(self, *names: str, common_name: str = "", expired: bool = False, raw_name: bytes = b"") -> str:
+        """The file with a certificate for these host names or addresses, and with its key.
+
+        `raw_name`, of less than 100 bytes, is written as the one host name, whatever it is.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(common_name or names[0]), self._name, key.public_key(), expired=expired)
-        if names:
+        if raw_name:  # in DER: a sequence of one element, the tag of which says that it is a DNS name
+            element = bytes([0x82, len(raw_name)]) + raw_name
+            alternative = x509.UnrecognizedExtension(
+                ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes([0x30, len(element)]) + element
+            )
+            builder = builder.add_extension(alternative, critical=False)
+        elif names:
             found = [_general_name(name) for name in names]
             builder = builder.add_extension(x509.SubjectAlternativeName(found), critical=False)
         builder = builder.add_extension(self._identifier, critical=False)

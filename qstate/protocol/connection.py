@@ -526,7 +526,9 @@ class ServerConnection(_Connection):
         if not shared:
             raise RemoteProtocolError("no version in common", FailureCode.VERSION_MISMATCH)
         if self._accepts is not None and not self._accepts(message.token):
-            raise RemoteProtocolError("no token, or a wrong one", FailureCode.UNAUTHENTICATED)
+            raise RemoteProtocolError(
+                "no valid token, and no certificate that the rules name", FailureCode.UNAUTHENTICATED
+            )
         limits = self._limits
         welcome = Welcome(
             max(shared), self._server, self._features, limits.max_frame, limits.max_keys, self._max_in_flight

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, TlsFailed
+from qstate.errors import ConfigError, Detail, FailureCode, LocalProtocolError, QueryError, TlsFailed
 from qstate.protocol.connection import Answer, BrokenConnection, ClientConnection, ConnectionState, Request
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import Failure, Ping, Values, Welcome
@@ -219,7 +219,8 @@ class PipelinedConnection(ABC):
         self._silence_s = settings.silence_s
         self._exposes_token = settings.exposes_token(host)
         self._is_open = False
-        self._tls: TlsStream | None = None if settings.tls is None else settings.tls.stream(host)
+        self._client_tls = settings.tls
+        self._tls: TlsStream | None = None
         self._wire = ClientConnection(
             token=settings.token,
             client=settings.client,
@@ -282,11 +283,18 @@ class PipelinedConnection(ABC):
         """Begin to connect, unless that has begun."""
         if self.phase is Phase.NEW:
             self.phase = Phase.CONNECTING
-            if self._exposes_token:
-                reason = "the token would be sent without TLS; set tls, or allow_token_without_tls"
-                self.lost(FailureCode.TLS_FAILED, {**self._place, "reason": reason}, self._heard_at)
+            try:
+                self._tls = self._end_of_tls()
+            except ConfigError as exc:
+                self.lost(FailureCode.TLS_FAILED, {**self._place, "reason": str(exc)}, self._heard_at)
             else:
                 self._connect()
+
+    def _end_of_tls(self) -> TlsStream | None:
+        """This end of TLS, if the connection has TLS. Raises `ConfigError` if it must not, or cannot, be made."""
+        if self._exposes_token:
+            raise ConfigError("the token would be sent without TLS; set tls, or allow_token_without_tls")
+        return None if self._client_tls is None else self._client_tls.stream(self.host)
 
     def opened(self) -> None:
         """The transport is connected: begin the handshake."""

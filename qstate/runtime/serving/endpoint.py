@@ -107,7 +107,11 @@ class Endpoint:
     ) -> None:
         # First, because it refuses a file that is wrong: nothing is open yet.
         self._gate = Gate(
-            options.access_file, token=options.token, peer_token=options.peer_token, audit=options.audit_log
+            options.access_file,
+            token=options.token,
+            peer_token=options.peer_token,
+            audit=options.audit_log,
+            sees_certificates=options.tls is not None and bool(options.tls.client_ca_file),
         )
         self.name = name
         self.options = options

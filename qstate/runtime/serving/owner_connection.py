@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qstate.errors import Detail
+from qstate.errors import Detail, query_error
 from qstate.host.line_limit import limited
 from qstate.runtime.net.channel import Channel
 from qstate.runtime.net.reactor import Reactor, Timer
@@ -65,7 +65,8 @@ class OwnerConnection(PipelinedConnection):
 
     def lost(self, code: int, details: Mapping[str, Detail], now: float, *, silent: bool = False) -> None:
         if self.phase is not Phase.LOST:
-            log.info("lost the state server at %s:%s: %s", self.host, self.port, details.get("reason", code))
+            reason = details.get("reason") or query_error(code, details)
+            log.info("lost the state server at %s:%s: %s", self.host, self.port, reason)
         super().lost(code, details, now, silent=silent)
 
     def _write(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -211,6 +212,10 @@ def test_a_certificate_names_a_principal(
     assert ask(other, token="admin") == 1.0
     with pytest.raises(Forbidden):
         ask(other, token="reader")
+    known = authority.issue("admin.example")
+    assert ask(known) == 1.0
+    with pytest.raises(Unauthenticated):
+        ask(known, token="stranger")
 
 
 def test_changed_rules_hold_for_open_connections(
@@ -231,6 +236,7 @@ def test_changed_rules_hold_for_open_connections(
         replacement.write_text(principal("another", grants('["read"]')))
         replacement.replace(access_file)
         wait_until(lambda: outcome(client.get(secret, "JFK")) == "forbidden", "forgetting the removed principal")
+        assert outcome(client.describe(None)) == "forbidden"
         with RawClient(served.proxy.address, token=b"another") as other:
             assert outcome(other.get(target, "JFK")) == "Values"
 
@@ -281,6 +287,21 @@ def test_a_broken_file_keeps_the_old_rules_and_says_what_is_wrong(
     rules = found.rules
     found.reload()
     assert found.rules is rules
+
+
+def test_certificates_that_no_client_shows_are_a_warning(
+    access_file: Path, tmp_path: Path, start_server: ServerFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    certificate = authority.issue("127.0.0.1")
+    start_server(access_file=str(access_file), tls=ServerTls(certificate, client_ca_file=authority.file))
+    assert not caplog.messages
+    for tls in (None, ServerTls(certificate)):
+        start_server(access_file=str(access_file), tls=tls)
+        assert re.search(
+            r"the access file .*access\.toml names certificates, .* tls_client_ca_file.*", caplog.messages[0]
+        )
+        caplog.clear()
 
 
 DIGEST = "0" * 64

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qstate.client import ClientTls, QueryableStateClient
-from qstate.errors import FailureCode, TlsFailed
+from qstate.errors import FailureCode, TlsFailed, Unauthenticated
 from qstate.host.log_lines import JsonLines, LogLines
 from qstate.runtime.serving.access.audit import LOGGER, MOST_ENTRIES, MOST_OF_ADDRESS, Audit, Entry
 from qstate.tls import ServerTls
@@ -121,6 +121,19 @@ def test_a_certificate_names_its_client_where_everyone_may_do_everything(
         client.jobs()
     proxy.shutdown()
     assert {(line["principal"], line["refusal"]) for line in audited()} == {("reader", ""), ("", "TLS_FAILED")}
+
+
+def test_the_refusal_of_a_certificate_that_the_rules_do_not_know_has_its_name(
+    start_proxy: ProxyFactory, audited: Callable[[], list[dict[str, Any]]], tmp_path: Path, access_file: Path
+) -> None:
+    authority = Authority(tmp_path)
+    tls = ServerTls(authority.issue("127.0.0.1"), client_ca_file=authority.file)
+    proxy = start_proxy(tls=tls, audit_log=True, access_file=str(access_file))
+    known = ClientTls(authority.file, authority.issue("stranger.example", common_name="stranger"))
+    with QueryableStateClient(*proxy.address, tls=known) as client, pytest.raises(Unauthenticated, match="certificate"):
+        client.jobs()
+    proxy.shutdown()
+    assert [(line["principal"], line["refusal"]) for line in audited()] == [("stranger", "UNAUTHENTICATED")]
 
 
 def test_the_fields_are_in_json_lines(audited: Callable[[], list[dict[str, Any]]], caplog: Any) -> None:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate.client import AsyncQueryableStateClient, ClientTls, QueryableStateClient
-from qstate.errors import ConfigError, FailureCode, QueryError, TlsFailed
+from qstate.errors import ConfigError, FailureCode, QueryError, TlsFailed, Unauthenticated
 from qstate.protocol.codec import decode
 from qstate.protocol.messages import Failure, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
@@ -221,6 +221,47 @@ def test_client_certificates_are_required_and_checked(
             ask(proxy.address, tls=refused)
 
 
+def test_a_certificate_whose_names_are_no_text_has_no_names(
+    ask: Callable[..., Any], serve: Serve, authority: Authority, server_file: str, tmp_path: Path
+) -> None:
+    unreadable = authority.issue("reader", raw_name=b"\xff\xfe")
+    own = ClientTls(ca_file=authority.file, certificate_file=unreadable)
+    with pytest.raises(TlsFailed):
+        ask(serve(ServerTls(unreadable)).address, tls=own)
+    tls = ServerTls(server_file, client_ca_file=authority.file)
+    assert ask(serve(tls, owner_tls=own).address, tls=own) == 7.0
+    rules = tmp_path / "access.toml"
+    rules.write_text(
+        '[principals.reader]\ncertificates = ["reader"]\n[[principals.reader.grants]]\n'
+        'rights = ["read"]\njobs = ["*"]\nstates = ["*"]\n'
+    )
+    with pytest.raises(Unauthenticated):
+        ask(serve(tls, access_file=str(rules)).address, tls=own)
+
+
+def test_no_handshake_is_resumed(authority: Authority, server_file: str) -> None:
+    """It would not show whether the client's certificate is still good."""
+    server = ServerTls(server_file, client_ca_file=authority.file)
+    context = ssl.create_default_context(cafile=authority.file)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # for TLS 1.3 it would need tickets
+    context.set_alpn_protocols([ALPN])
+    context.load_cert_chain(authority.issue("reader"))
+
+    def connected(session: ssl.SSLSession | None) -> ssl.SSLObject:
+        stream, incoming, outgoing = server.stream(b""), ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1", session=session)
+        while True:
+            try:
+                client.do_handshake()
+                return client
+            except ssl.SSLWantReadError:
+                stream.receive(outgoing.read())
+                incoming.write(stream.outgoing())
+
+    first = connected(None)
+    assert first.session is not None and not connected(first.session).session_reused
+
+
 def test_client_certificates_may_be_optional(serve: Serve, authority: Authority, server_file: str) -> None:
     tls = ServerTls(server_file, client_ca_file=authority.file, require_client_certificate=False)
     proxy = serve(tls, owner_tls=ClientTls(ca_file=authority.file))
@@ -403,6 +444,8 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, authority: Author
         (lambda: ClientTls(ca_file=str(tmp_path)), "no regular file"),
         (lambda: ClientTls(ca_file=str(writable)), "other users can change it"),
         (lambda: ClientTls(key_file=server_file), "certificate_file"),
+        (lambda: ClientTls(server_name="servers..example"), "no certificate has the name 'servers..example'"),
+        (lambda: ClientTls(server_name="servers\0"), "no certificate has the name"),
         (lambda: QueryableStateClient("localhost", 9069, tls=True), "ClientTls"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError, match=says):
@@ -465,6 +508,55 @@ def test_renewed_certificates_are_used_for_new_connections(
     wait_until(is_served, "taking over the renewed certificate")
     file.write_text("no certificate")
     assert is_served()
+
+
+def test_a_renewed_certificate_is_used_once_its_rights_are_mended(
+    serve: Serve,
+    authority: Authority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("qstate.runtime.serving.endpoint.RELOAD_S", 0.01)
+    file = tmp_path / "server.pem"
+    file.write_text(Path(authority.issue("127.0.0.1", expired=True)).read_text())
+    proxy = serve(ServerTls(str(file)), owner_tls=ClientTls(authority.file))
+    renewed = tmp_path / "renewed.pem"
+    renewed.write_text(Path(authority.issue("127.0.0.1")).read_text())
+    renewed.chmod(0o666)
+    renewed.replace(file)
+    wait_until(lambda: "other users can change it" in caplog.text, "refusing the renewed certificate")
+    file.chmod(0o600)
+
+    def is_taken_over() -> bool:
+        with suppress(TlsFailed), QueryableStateClient(*proxy.address, tls=ClientTls(authority.file)) as client:
+            return bool(client.jobs())
+        return False
+
+    wait_until(is_taken_over, "taking over the renewed certificate")
+
+
+@pytest.mark.parametrize("host", ["state..example", "state\0example", ".example"])
+def test_an_owner_whose_name_no_certificate_has_is_a_failure_of_tls(
+    registry: StateRegistry,
+    start_proxy: ProxyFactory,
+    served: StateInstance,
+    authority: Authority,
+    host: str,
+    server_file: str,
+    ask: Callable[..., Any],
+) -> None:
+    proxy = start_proxy(tls=ServerTls(server_file), owner_tls=ClientTls(authority.file))
+    located = table(served, owner(served, (host, 9069), registry.register(served)))
+    proxy.set_location_oracle("job", TableOracle(**{STATE: located}))
+    with pytest.raises(TlsFailed, match="no certificate has the name"):
+        ask(proxy.address, tls=ClientTls(authority.file), direct=True)
+    with (
+        QueryableStateClient(*proxy.address, tls=ClientTls(authority.file), direct=False) as client,
+        pytest.raises(QueryError, match="no certificate has the name") as refused,
+    ):
+        client.get("job", STATE, "key 7", wait_s=0.1)
+    assert refused.value.code == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
 
 
 def openssl(address: tuple[str, int], authority: Authority, *more: str) -> str:

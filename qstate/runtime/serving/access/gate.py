@@ -30,11 +30,21 @@ class Gate:
     """The rules of one port. Any thread may use it; `reload` is for one at a time.
 
     `token` and `peer_token` have every right: the first one is the clients', the other that of the job's proxies.
-    `audit` keeps the audit log. Raises `ConfigError` when the access file cannot be read or is wrong.
+    `audit` keeps the audit log. `sees_certificates`: whether clients show certificates to it. Raises `ConfigError`
+    when the access file cannot be read or is wrong.
     """
 
-    def __init__(self, access_file: str, *, token: bytes | None, peer_token: bytes | None, audit: bool = False) -> None:
+    def __init__(
+        self,
+        access_file: str,
+        *,
+        token: bytes | None,
+        peer_token: bytes | None,
+        audit: bool = False,
+        sees_certificates: bool = True,
+    ) -> None:
         self._file = access_file
+        self._sees_certificates = sees_certificates
         #: The proxies of the job.
         self.proxies = Principal("proxy", (EVERYTHING,))
         owners = ((token, Principal("token", (EVERYTHING,))), (peer_token, self.proxies))
@@ -63,13 +73,19 @@ class Gate:
     def _read(self) -> Rules:
         found = AccessFile(self._file)
         self._stamp = found.stamp
+        if found.certificates and not self._sees_certificates:
+            log.warning(
+                "the access file %s names certificates, which clients do not show to this port: set "
+                "tls_client_ca_file (--tls-client-ca)",
+                self._file,
+            )
         return Rules({**found.tokens, **self._fixed}, found.certificates)
 
 
 class Visitor:
     """The client on one connection. Any thread may call `check` and read `principal`."""
 
-    __slots__ = ("_address", "_digest", "_gate", "_names", "_names_of", "_principal", "_rules")
+    __slots__ = ("_address", "_digest", "_gate", "_known", "_names", "_names_of")
 
     def __init__(self, gate: Gate, address: str, names_of: Callable[[], Iterable[str]]) -> None:
         """`names_of` gives the names in the client's certificate, once it has sent its Hello."""
@@ -78,8 +94,8 @@ class Visitor:
         self._names_of = names_of
         self._digest: str | None = None
         self._names: tuple[str, ...] = ()
-        self._rules: Rules | None = None
-        self._principal = NOBODY
+        #: The principal by these rules. One attribute, because several threads ask.
+        self._known: tuple[Rules | None, Principal] = (None, NOBODY)
 
     def enters(self, token: bytes | None) -> bool:
         """Whether the client may connect, with the token of its Hello."""
@@ -105,23 +121,25 @@ class Visitor:
 
     def check_job(self, request: type, job: str | None) -> None:
         """Raise `Forbidden` unless the client may see that there is such a job, or for None ask for those it sees."""
-        permitted = job is None or self.principal.sees(job)
+        principal = self.principal
+        permitted = principal is not NOBODY if job is None else principal.sees(job)
         self._record(request.__name__, job, None, 0 if permitted else FailureCode.FORBIDDEN)
         if not permitted:
-            raise Forbidden(job=job)
+            raise Forbidden() if job is None else Forbidden(job=job)
 
     def refused(self, code: FailureCode) -> None:
         """The client was turned away before it could ask for anything."""
         if self._gate.audit is not None:
-            self._gate.audit.record(Entry("", self._address, "Hello", None, None, code))
+            name = self._names[0] if self._names else ""
+            self._gate.audit.record(Entry(name, self._address, "Hello", None, None, code))
 
     def _record(self, request: str, job: str | None, state: str | None, refusal: int, keys: int = 0) -> None:
         audit = self._gate.audit
         # A proxy has recorded what its clients ask for.
         if audit is not None and self.principal is not self._gate.proxies:
             name = self.principal.name
-            if name == ANYONE and self._names:
-                name = self._names[0]  # a client that has shown a certificate, where everyone may do everything
+            if name in (ANYONE, NOBODY.name) and self._names:
+                name = self._names[0]  # a client that has shown a certificate, and is no principal
             audit.record(Entry(name, self._address, request, job, state, refusal), keys)
 
     @property
@@ -132,8 +150,8 @@ class Visitor:
     @property
     def principal(self) -> Principal:
         """Who the client is, by the rules of now; `NOBODY` when they do not know it any more."""
-        rules = self._gate.rules
-        if rules is not self._rules:
-            self._principal = rules.identify(self._digest, self._names) or NOBODY
-            self._rules = rules
-        return self._principal
+        rules, (known_by, principal) = self._gate.rules, self._known
+        if rules is not known_by:
+            principal = rules.identify(self._digest, self._names) or NOBODY
+            self._known = rules, principal
+        return principal

@@ -107,13 +107,15 @@ class Rules:
         self._anyone = None if tokens or certificates else Principal(ANYONE, (EVERYTHING,))
 
     def identify(self, digest: str | None, names: Iterable[str]) -> Principal | None:
-        """The principal of a client; None when the rules know neither its token nor its certificate.
+        """The principal of a client; None when the rules do not know it.
 
-        The look-up by digest takes no longer for a token that resembles another one.
+        A client that shows a token is known by the token alone, so a wrong one counts although its certificate is
+        known. The look-up by digest takes no longer for a token that resembles another one.
         """
-        found = self._tokens.get(digest) if digest is not None else None
+        if digest is not None:
+            return self._tokens.get(digest, self._anyone)
         by_name = (self._certificates[name] for name in names if name in self._certificates)
-        return found or next(by_name, None) or self._anyone
+        return next(by_name, self._anyone)
 
 
 def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
