@@ -163,8 +163,8 @@ class Job:
 
     @property
     def proxy_address(self) -> tuple[str, int]:
-        """(host, port) of a client proxy. Waits for the first one, because task managers start with the first
-        micro-batch.
+        """(host, port) of a client proxy. Waits for the first micro-batch: it starts the task managers, and opens the
+        operators, whose states clients can ask for then.
 
         Raises `JobError` when there is none and no running streaming query could start one, or when proxies are not
         enabled; `TimeoutError` after `start_timeout_s`."""

@@ -88,6 +88,8 @@ class JobManager:
             parallelism, config.slots, config.start_timeout_s, standbys=config.standby_replicas
         )
         self._locations = LocationRegistry(job, config.max_parallelism)
+        #: Whether a subtask of some operator has been opened, so that its states are known.
+        self._has_opened = False
         self._declarations = Declarations(job)
         self._restored: dict[tuple[str, int], RestoredSubtask] = {}
         self._peers: dict[int, RpcPeer] = {}
@@ -173,13 +175,16 @@ class JobManager:
         return JobStatistics(self.job, tuple(found))
 
     def wait_for_proxy(self, timeout_s: float) -> tuple[str, int]:
-        """Wait for a client proxy and return its address. Raises `TimeoutError`."""
+        """Wait for a client proxy, and for the states of a first operator, and return the proxy's address.
+
+        A proxy without states would tell clients that the job has no such state. Raises `TimeoutError`.
+        """
         deadline = time.monotonic() + timeout_s
         with self._lock:
             while not self._stopping:
-                for manager in self._assignments.alive():
-                    if manager.proxy is not None:
-                        return manager.proxy
+                proxies = [manager.proxy for manager in self._assignments.alive() if manager.proxy is not None]
+                if proxies and self._has_opened:
+                    return proxies[0]
                 if not self._lock.wait(max(0.0, deadline - time.monotonic())):
                     raise TimeoutError(
                         f"no task manager of job {self.job!r} runs a client proxy; task managers start with the "
@@ -505,6 +510,8 @@ class JobManager:
         with self._lock:
             for state, owner in owned:
                 self._locations.publish(state, subtask, index, owner)
+            self._has_opened = True
+            self._lock.notify_all()
 
     def _publish_standby(self, peer: RpcPeer, index: int, tables: Mapping[str, LocationTable]) -> None:
         with self._lock:

@@ -36,6 +36,19 @@ def test_an_error_of_open_reaches_the_query_and_the_next_try_starts_again(job_of
     assert job.epoch(0, rows_batch(("a", 1))) == [("a", 1)]
 
 
+def test_the_proxy_of_a_new_job_is_given_out_when_there_are_states_to_ask_for(job_of: JobOf, tmp_path: Path) -> None:
+    hold = Hold(tmp_path)
+    job = job_of(Open(hold))
+    running = Background(lambda: job.epoch(0, rows_batch(("a", 1))))
+    until(hold.reached.exists, "the function opens")
+    assert job.task_manager().proxy is not None
+    with pytest.raises(TimeoutError, match="first micro-batch"):
+        job.manager.wait_for_proxy(0.0)
+    hold.go.touch()
+    assert job.totals("b") == {"b": None}
+    assert running.result() == [("a", 1)]
+
+
 def test_a_close_that_raises_does_not_keep_the_task_manager(job_of: JobOf) -> None:
     job = job_of(Close(fail))
     job.epoch(0, rows_batch(("a", 1)))
