@@ -220,9 +220,10 @@ class Job:
     def display(self, seconds: float | None = None, *, interval_s: float = 1.0) -> None:
         """Show the figures of `statistics`, a line for each subtask.
 
-        In a notebook (IPython) it is a table that changes every `interval_s` seconds, for `seconds` seconds or, by
-        default, until the cell is interrupted or the job is stopped. An interruption ends only the display. Elsewhere
-        the figures are printed once. Raises `ClosedError` when the job has been stopped before.
+        In a notebook it is a table that changes every `interval_s` seconds, for `seconds` seconds or, by default, until
+        the cell is interrupted or the job is stopped. An interruption ends only the display. Elsewhere, also in IPython
+        in a terminal, the figures are printed once. Raises `ClosedError` when the job has been stopped before, and
+        `ConfigError` for what is no number of seconds above zero.
         """
         show_figures(self.statistics, seconds, interval_s)
 

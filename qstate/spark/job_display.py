@@ -5,19 +5,23 @@ Rules of this module: figures in, a table out. It asks for new figures and waits
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
+from numbers import Real
 from typing import Any
 
-from qstate.errors import ClosedError
+from qstate.errors import ClosedError, ConfigError
 from qstate.runtime.control.job_statistics import JobStatistics, SubtaskStatistics
 from qstate.values.html_tables import html_table
 
 __all__ = ["figures_html", "notebook", "show_figures"]
 
+#: A day; beyond some hundred years, `time.sleep` fails.
+LONGEST_INTERVAL_S = 86_400.0
 HEADS = ("operator", "subtask", "epoch", "rows in", "rows/s", "rows out", "keys or entries", "watermark")
 
 
@@ -35,36 +39,57 @@ def figures_html(now: JobStatistics, before: JobStatistics | None = None, past_s
 def show_figures(statistics: Callable[[], JobStatistics], seconds: float | None, interval_s: float) -> None:
     """Show the figures: in a notebook again and again for so many seconds, elsewhere once, as text.
 
-    Ends without an error when the cell is interrupted, or when the job is stopped.
+    Ends without an error when the cell is interrupted, or when the job is stopped meanwhile. Raises `ConfigError` for
+    what is no time.
     """
+    ends_s = math.inf if seconds is None else _checked("seconds", seconds, math.inf)
+    interval_s = _checked("interval_s", interval_s, LONGEST_INTERVAL_S)
     shell = notebook()
-    before = statistics()
     if shell is None:
-        print(before)
+        print(statistics())
         return
-    shown = shell.display.DisplayHandle()
-    began = asked = time.monotonic()
-    with suppress(KeyboardInterrupt, ClosedError):
-        shown.display(_Html(figures_html(before)))
-        while seconds is None or time.monotonic() - began < seconds:
-            time.sleep(interval_s)
-            now, at = statistics(), time.monotonic()
-            shown.update(_Html(figures_html(now, before, at - asked)))
-            before, asked = now, at
+    with suppress(KeyboardInterrupt):
+        before = statistics()
+        asked = time.monotonic()
+        ends_s += asked
+        shown = shell.display.DisplayHandle()
+        shown.display(_Table(before, figures_html(before)))
+        with suppress(ClosedError):
+            while (rest_s := ends_s - time.monotonic()) > 0:
+                time.sleep(min(interval_s, rest_s))
+                now, at = statistics(), time.monotonic()
+                shown.update(_Table(now, figures_html(now, before, at - asked)))
+                before, asked = now, at
 
 
-class _Html:
-    def __init__(self, text: str) -> None:
-        self._text = text
+def _checked(name: str, given: object, most_s: float) -> float:
+    if isinstance(given, Real) and not isinstance(given, bool) and 0 < (found := float(given)) <= most_s:
+        return found
+    most = f" and at most {most_s:,.0f}" if math.isfinite(most_s) else ""
+    raise ConfigError(f"{name} must be a number of seconds above zero{most}, got {given!r}")
+
+
+class _Table:
+    """The figures, for front ends that show HTML and for those that show text."""
+
+    def __init__(self, figures: JobStatistics, html: str) -> None:
+        self._figures = figures
+        self._html = html
 
     def _repr_html_(self) -> str:
-        return self._text
+        return self._html
+
+    def __repr__(self) -> str:
+        return str(self._figures)
 
 
 def notebook() -> Any:
-    """The module IPython, if this program runs in it. It is not imported for that."""
+    """The module IPython, if this program runs in the kernel of a notebook. It is not imported for that.
+
+    IPython in a terminal has no kernel: what it has shown, it cannot change.
+    """
     found = sys.modules.get("IPython")
-    return None if found is None or found.get_ipython() is None else found
+    return None if found is None or getattr(found.get_ipython(), "kernel", None) is None else found
 
 
 def _cells(one: SubtaskStatistics, earlier: dict[tuple[str, int], int], past_s: float) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import StateSizes
-from qstate.errors import ClosedError
+from qstate.errors import ClosedError, ConfigError
 from qstate.runtime.control.job_statistics import JobStatistics, ProcessStatistics, SubtaskStatistics
 from qstate.spark.job_display import figures_html, show_figures
 
@@ -42,17 +43,40 @@ def test_outside_a_notebook_the_figures_are_printed_once(capsys: pytest.CaptureF
     assert capsys.readouterr().out == f"{figures(7)}\n"
 
 
-def test_in_a_notebook_the_table_changes_until_the_job_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
+def test_in_a_terminal_of_ipython_the_figures_are_printed_once() -> None:
+    program = "from qstate.spark.job_display import show_figures; show_figures(lambda: 'the figures', None, 0.01)"
+    command = [sys.executable, "-m", "IPython", "--no-banner", "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.splitlines() == ["the figures"]
+
+
+@pytest.mark.parametrize("given", [0, -1, float("nan"), "3", True, [1.0]])
+def test_what_is_no_time_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="seconds must be a number of seconds above zero"):
+        show_figures(lambda: figures(1), given, 1.0)
+    for interval_s in (given, None, float("inf"), 1e10):
+        with pytest.raises(ConfigError, match="interval_s must be a number of seconds above zero and at most 86,400"):
+            show_figures(lambda: figures(1), None, interval_s)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tables that a notebook shows. The real one: test_notebook_kernel."""
+    tables: list[Any] = []
 
     class Handle:
         def display(self, table: Any) -> None:
-            shown.append(table._repr_html_())
+            tables.append(table)
 
         update = display
 
-    notebook = SimpleNamespace(get_ipython=lambda: True, display=SimpleNamespace(DisplayHandle=Handle))
-    monkeypatch.setitem(sys.modules, "IPython", notebook)  # the real one: test_notebook_kernel
+    kernel = SimpleNamespace(kernel=True)
+    notebook = SimpleNamespace(get_ipython=lambda: kernel, display=SimpleNamespace(DisplayHandle=Handle))
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    return tables
+
+
+def test_in_a_notebook_the_table_changes_until_the_job_is_stopped(shown: list[Any]) -> None:
     readings = iter([figures(1), figures(2)])
 
     def statistics() -> JobStatistics:
@@ -62,4 +86,19 @@ def test_in_a_notebook_the_table_changes_until_the_job_is_stopped(monkeypatch: p
         return found
 
     show_figures(statistics, None, 0.01)
-    assert [">1</td>" in shown[0], ">2</td>" in shown[1], len(shown)] == [True, True, 2]
+    tables = [table._repr_html_() for table in shown]
+    assert [">1</td>" in tables[0], ">2</td>" in tables[1], len(tables)] == [True, True, 2]
+    assert [repr(table) for table in shown] == [str(figures(1)), str(figures(2))]  # for front ends without HTML
+
+
+def test_the_display_ends_in_time_however_rarely_it_changes(shown: list[Any]) -> None:
+    show_figures(lambda: figures(1), 0.05, 3600.0)
+    assert len(shown) == 2
+
+
+def test_an_interruption_ends_the_display_whenever_it_comes(shown: list[Any]) -> None:
+    def statistics() -> JobStatistics:
+        raise KeyboardInterrupt
+
+    show_figures(statistics, None, 1.0)
+    assert not shown
