@@ -57,6 +57,8 @@ def _refuser(name: str, remedy: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+#: The most characters of a view that IPython shows as text.
+MOST_TEXT = 10_000
 _COPY_LIST = "list(value) gives a copy that can be changed"
 _COPY_DICT = "dict(value) gives a copy that can be changed"
 _JOB_ONLY = "only the job's own functions change its state"
@@ -283,6 +285,11 @@ class ReadOnlyState(Struct, eq=False):
         if isinstance(found, list):
             return html_table(caption, ["", "element"], enumerate(found))
         return html_table(caption, [], [[found]])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The view as text, for IPython and for notebooks, which also keep it beside the table: cut, unlike `repr`."""
+        text = repr(self)
+        printer.text(text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}...")
 
     def __reduce__(self) -> tuple[type[ReadOnlyState], tuple[bytes, _Reading]]:
         return type(self), (self._data, self._reading)

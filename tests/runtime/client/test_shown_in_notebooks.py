@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
-from qstate.views import ReadOnlyState, ReadOnlyValueState, ViewMaker
+from qstate.views import MOST_TEXT, ReadOnlyState, ReadOnlyValueState, ViewMaker
 from tests.runtime.client.peer import Peer
 from tests.runtime.client.test_typed_handles import typed
 
@@ -62,9 +63,13 @@ def test_values_are_escaped(kind: str, value: Any) -> None:
     ],
 )
 def test_a_large_value_makes_a_small_table(kind: str, value: Any) -> None:
-    html = view(kind, value)._repr_html_()
+    shown = view(kind, value)
+    html = shown._repr_html_()
     assert len(html) < MOST_BYTES
     assert "..." in html
+    text: list[str] = []  # as the printer of IPython takes it
+    shown._repr_pretty_(SimpleNamespace(text=text.append), cycle=False)
+    assert len(text[0]) <= MOST_TEXT and text[0].endswith("...") and repr(shown).startswith(text[0][:-3])
 
 
 def test_a_value_that_cannot_be_read_shows_its_error() -> None:
