@@ -52,7 +52,8 @@ class LocationRegistry:
             if known is not None and known.operator != operator:
                 raise JobError(
                     f"two states have the queryable name {name!r}: one of operator {known.operator!r} and one of "
-                    f"operator {operator!r}; queryable names are unique in a job, so rename one of them"
+                    f"operator {operator!r}; queryable names are unique in a job, so rename one of them. If both are "
+                    "the same operator, declared twice (a cell that was run again), give it a uid"
                 )
         for name in [name for name, known in self._states.items() if known.operator == operator]:
             if name not in described:  # of an earlier declaration of the operator
