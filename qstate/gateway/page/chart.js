@@ -8,15 +8,17 @@ const LEFT = 56;
 const RIGHT = 14;
 const TOP = 12;
 const BOTTOM = 26;
+/** The smallest range of values to draw, as a part of the values: some 50 doubles are in it. */
+const FINEST = 1e-14;
 
-/** Round numbers that span low to high, about `most` of them. */
+/** Round numbers that span low to high, about `most` of them, and at most one more. */
 export function ticks(low, high, most = 4) {
   const rough = (high - low) / most || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough);
-  const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step / 1e6; at += step) found.push(at);
-  return found;
+  const first = Math.ceil(low / step);
+  const last = Math.floor(high / step + 1e-6);
+  return Array.from({ length: Math.min(last - first, most) + 1 }, (_, index) => (first + index) * step);
 }
 
 /** A chart of a value over time. `draw(points, now)` shows points `[ms, value]`; a value holds until the next one. */
@@ -71,7 +73,9 @@ export class LineChart {
   scale(width) {
     const values = this.points.map((point) => point[1]);
     let [low, high] = [Math.min(...values), Math.max(...values)];
-    const room = (high - low) * 0.1 || Math.abs(high) * 0.1 || 1;
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    const range = high - low > size * FINEST ? high - low : size; // what doubles can hardly tell apart is constant
+    const room = range * 0.1 || 1;
     [low, high] = [this.fromZero ? Math.min(low, 0) : low - room, high + room];
     const from = this.points[0][0];
     const to = Math.max(this.now, from + 1000);

@@ -2,7 +2,7 @@
 
 import { follow, get, pathOf, pause, poll, query } from "./api.js";
 import { LineChart } from "./chart.js";
-import { h, setText } from "./dom.js";
+import { h, notice, setText } from "./dom.js";
 import { clock, keyText, oneLine, plural, stringify, visible, whole } from "./format.js";
 import { Problems } from "./problems.js";
 import { hashOf } from "./route.js";
@@ -12,6 +12,9 @@ const MOST_POINTS = 2000;
 const MOST_CHANGES = 50;
 const MOST_NAMESPACES = 500;
 const EVERY_MS = 1000;
+/** Figures from this one on are not drawn: a double could not hold the range from one to another. */
+const LARGEST = 1e307;
+const LIVE = "Live, asked every second (this state has no feed of changes)";
 
 /** The elements of the view, kept current until the signal. */
 export function keyView(place, signal) {
@@ -20,20 +23,22 @@ export function keyView(place, signal) {
   const named = { key: columns, namespace: stringify(namespace) };
   const problems = new Problems();
   const history = new History();
-  const note = h("p", { class: "note" }, "Waiting for the value…");
-  const seen = (kind, epoch) => {
+  const seen = (how, epoch) => {
     problems.clear("changes");
-    setText(note, `${kind}, epoch ${whole(epoch)}`);
+    history.seen(how, epoch);
   };
   const ask = () =>
     poll((until) => get(path + "/value" + query(named), until), EVERY_MS, {
       signal,
       show: (found) => {
-        seen("Live, asked every second (this state has no feed of changes)", found.epoch);
         history.put(found.epoch, found.value);
+        seen(LIVE, found.epoch);
       },
       failed: (error) => {
-        if (error.code === "KEY_NOT_FOUND") history.put(null, undefined);
+        if (error.code === "KEY_NOT_FOUND") {
+          history.put(null, undefined);
+          history.seen(LIVE, null);
+        }
         problems.report("changes", error);
       },
     });
@@ -43,14 +48,14 @@ export function keyView(place, signal) {
       everyMs: EVERY_MS,
       ask: async (until) => {
         const found = await get(path + "/value" + query({ ...named, isolation: "committed" }), until).catch(orNothing);
-        seen("Committed, asked every second (other windows follow as many keys as a browser can)", found.epoch);
         history.put(found.epoch, found.value);
+        seen("Committed, asked every second (other windows follow as many keys as a browser can)", found.epoch);
       },
       event: (kind, data) => {
-        seen("Committed, shown as it changes", data.epoch);
         for (const change of data.changes ?? []) history.take(data.epoch, change);
         if (kind === "snapshot" && !data.changes.length) history.put(data.epoch, undefined);
         if (kind === "progress") history.begin(data.epoch);
+        seen("Committed, shown as it changes", data.epoch);
       },
       failed: (error) => {
         if (error.code === "UNSUPPORTED") ask();
@@ -67,10 +72,12 @@ export function keyView(place, signal) {
     },
     failed: (error) => problems.report("changes", error),
   });
-  drawUntil(history, signal);
+  const elements = history.elements();
+  drawUntil(() => history.drawValue(), history.card, signal);
+  drawUntil(() => history.drawChart(), history.chartCard, signal);
   const spaces = namespacesOf(place, signal);
   const lead = h("div", { class: "head lead" }, h("span", {}, "Key of ", h("a", { href: hashOf(job, state) }, visible(state))), spaces);
-  return [h("h1", { class: "code" }, keyText(columns)), lead, problems.element, ...history.elements(note)];
+  return [h("h1", { class: "code" }, keyText(columns)), lead, problems.element, ...elements];
 }
 
 /** A key without a value, in place of the failure to find one. */
@@ -79,10 +86,18 @@ function orNothing(error) {
   throw error;
 }
 
-async function drawUntil(history, signal) {
-  while (!signal.aborted) {
-    history.draw();
-    await pause(500, signal).catch(() => {});
+/** Draw twice a second until the signal, and sooner while `draw` says that there is nothing to draw yet.
+ *
+ * A failure is said in the card, in place of what was drawn before, and ends the drawing of this card only. */
+async function drawUntil(draw, card, signal) {
+  try {
+    while (!signal.aborted) {
+      const drawn = draw();
+      await pause(drawn ? 500 : 100, signal).catch(() => {});
+    }
+  } catch (error) {
+    card.replaceChildren(notice("This cannot be drawn", `${error}. Load the page again to try once more.`, true));
+    throw error; // for the browser's console
   }
 }
 
@@ -115,7 +130,9 @@ class History {
     this.begun = false;
     this.values = [];
     this.fresh = true;
+    this.said = "";
     this.current = h("div");
+    this.note = h("p", { class: "note" }, "Waiting for the value…");
     this.chart = new LineChart("Value over time");
     this.choice = h("select", { "aria-label": "Figure to draw", hidden: true, onchange: () => (this.fresh = true) });
     this.since = h("span", { class: "note" });
@@ -123,8 +140,9 @@ class History {
     this.opened = Date.now();
   }
 
-  elements(note) {
+  elements() {
     const heads = [["Time"], ["Epoch", "number"], ["Value"]].map(([text, kind]) => h("th", { scope: "col", class: kind }, text));
+    this.card = h("section", { class: "card", id: "value" }, this.current, this.note);
     this.chartCard = h(
       "section",
       { class: "card" },
@@ -132,7 +150,7 @@ class History {
       this.chart.element,
     );
     return [
-      h("div", { class: "columns" }, h("section", { class: "card", id: "value" }, this.current, note), this.chartCard),
+      h("div", { class: "columns" }, this.card, this.chartCard),
       h(
         "section",
         { class: "card" },
@@ -153,8 +171,7 @@ class History {
   }
 
   put(epoch, value) {
-    const first = !this.begun;
-    if (!first && stringify(value ?? null) === stringify(this.value ?? null)) return;
+    if (this.begun && stringify(value ?? null) === stringify(this.value ?? null)) return;
     this.begun = true;
     this.value = value;
     // Not the values: two thousand large ones would fill the memory.
@@ -163,17 +180,26 @@ class History {
     this.values.push({ at: Date.now(), epoch, text, measures: measuresOf(shown) });
     if (this.values.length > MOST_POINTS) this.values.shift();
     this.fresh = true;
-    if (first) this.draw();
   }
 
-  draw() {
-    if (this.begun && this.fresh) this.drawValue();
-    if (!this.begun || this.chartCard.hidden) return;
+  /** What was put last is the value of this epoch. The page shows both together when it draws the value. */
+  seen(how, epoch) {
+    this.said = `${how}, epoch ${whole(epoch)}`;
+  }
+
+  /** Whether there is something to draw: the chart of the values. */
+  drawChart() {
+    if (!this.begun || this.chartCard.hidden) return this.begun;
     const points = this.values.map(({ at, measures }) => [at, measureOf(measures, this.choice.value)]);
-    this.chart.draw(points.filter(([, value]) => Number.isFinite(value)), Date.now());
+    this.chart.draw(points.filter(([, value]) => Math.abs(value) < LARGEST), Date.now());
+    return true;
   }
 
+  /** Whether there is something to draw: the newest value with its epoch, and the list. */
   drawValue() {
+    if (!this.begun) return false;
+    setText(this.note, this.said);
+    if (!this.fresh) return true;
     this.fresh = false;
     const none = h("p", { class: "empty" }, "The state has no value for this key.");
     const shown = shownValue(this.kind, this.value);
@@ -191,6 +217,7 @@ class History {
         ),
       ),
     );
+    return true;
   }
 
   drawChoice(names) {

@@ -109,6 +109,72 @@ def test_a_value_and_its_chart_move_as_epochs_are_committed(page: Page, job: Ser
         expect(value_of(page)).to_contain_text("The state has no value for this key.")
 
 
+@pytest.mark.parametrize(
+    "readings",
+    [
+        (0.3, 0.1 + 0.2),
+        (2**53, 2**53 + 2),
+        (1_700_000_000_000_000_000, 1_700_000_000_000_000_256),
+        (0, 5e-324),
+        (1, 1.7e308),
+    ],
+    ids=str,
+)
+def test_values_next_to_each_other_are_drawn(page: Page, tmp_path: Path, readings: tuple[float, float]) -> None:
+    numbers = ServedJob("numbers", [ValueStateDescriptor("value", object).queryable("number")], tmp_path)
+    with shown(numbers) as (url, _):
+        page.goto(f"{url}#/numbers/number/key")
+        expect(value_of(page)).to_contain_text("no value")
+        for reading in (*readings, 7):
+            numbers.put(number={"key": reading})
+            chart = page.get_by_role("img", name=re.compile("Value over time"))
+            text = f"{reading:,}" if isinstance(reading, int) else str(reading)
+            expect(page.locator("#value .value")).to_have_text(text)
+            expect(chart.locator("circle")).to_have_count(1)
+            assert chart.locator("line.grid").count() <= 5
+            assert "NaN" not in chart.inner_html()
+
+
+def test_a_value_is_shown_with_its_own_epoch(page: Page, job: ServedJob) -> None:
+    """The readings are the epochs. Whatever the page shows between two of its tasks is looked at."""
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/lastTemperature/JFK")
+        expect(page.locator("#value .value")).to_have_text("71.5")
+        page.evaluate(
+            """() => {
+                const card = document.getElementById("value");
+                window.seen = [];
+                const look = () => window.seen.push(card.innerText);
+                new MutationObserver(look).observe(card, { subtree: true, childList: true, characterData: true });
+            }"""
+        )
+        for reading in range(1, 6):
+            job.put(lastTemperature={"JFK": float(reading)})
+            expect(page.locator("#value .value")).to_have_text(str(reading))
+            expect(value_of(page)).to_contain_text(f"epoch {reading}")
+        seen = page.evaluate("window.seen")
+        assert len(seen) >= 5
+        for text in seen:
+            reading, note = text.split("\n", 1)
+            assert note.strip().endswith(f"epoch {reading}"), text
+
+
+def test_a_chart_that_cannot_be_drawn_is_said_and_the_value_moves(browser: Browser, job: ServedJob) -> None:
+    with shown(job) as (url, _), closing(browser.new_context()) as context:
+        page = context.new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{url}#/weather/lastTemperature/JFK")
+        expect(page.get_by_role("img", name=re.compile("71.5, 1 values"))).to_be_visible()
+        page.evaluate("() => { document.createElementNS = () => { throw new Error('no lines') } }")
+        expect(page.get_by_role("alert")).to_contain_text("no lines")
+        assert any("no lines" in error for error in errors)
+        for epoch, reading in enumerate((72.5, 73.5), 1):
+            job.put(lastTemperature={"JFK": reading})
+            expect(page.locator("#value .value")).to_have_text(str(reading))
+            expect(value_of(page)).to_contain_text(f"epoch {epoch}")
+
+
 def test_changes_of_parts_are_applied_to_the_whole_value(page: Page, job: ServedJob) -> None:
     with shown(job) as (url, _):
         page.goto(f"{url}#/weather/visits/N725MQ")
