@@ -3,7 +3,7 @@
 import { follow, get, pathOf, pause, poll, query } from "./api.js";
 import { LineChart } from "./chart.js";
 import { h, notice, setText } from "./dom.js";
-import { clock, keyText, oneLine, plural, stringify, visible, whole } from "./format.js";
+import { clock, keyText, oneLine, parse, plural, stringify, visible, whole } from "./format.js";
 import { Problems } from "./problems.js";
 import { hashOf } from "./route.js";
 import { changed, measureOf, measuresOf, shownValue, valueElement } from "./values.js";
@@ -106,7 +106,7 @@ function namespacesOf({ job, state, columns, namespace }, signal) {
   const choice = h("select", {
     "aria-label": "Namespace",
     onchange: () => {
-      location.hash = hashOf(job, state, columns, JSON.parse(choice.value));
+      location.hash = hashOf(job, state, columns, parse(choice.value));
     },
   });
   const element = h("label", { hidden: true }, "Namespace ", choice);
@@ -114,7 +114,7 @@ function namespacesOf({ job, state, columns, namespace }, signal) {
     .then(({ namespaces }) => {
       const current = stringify(namespace);
       const found = [...new Set([current, ...namespaces.slice(0, MOST_NAMESPACES).map(stringify)])].sort();
-      const name = (text) => (text === "null" ? "none" : oneLine(JSON.parse(text)));
+      const name = (text) => (text === "null" ? "none" : oneLine(parse(text)));
       choice.replaceChildren(...found.map((text) => h("option", { value: text, selected: text === current }, name(text))));
       element.hidden = found.length < 2;
     })

@@ -1,7 +1,7 @@
 // Places on the page as URL hashes: #/job/state?begins=TEXT&show=top, #/job/state/key columns?namespace=JSON.
 // So every place can be linked to.
 
-import { stringify } from "./format.js";
+import { parse, stringify } from "./format.js";
 
 /** The hash of a place. `columns` are those of a key; the void namespace is left out. */
 export function hashOf(job, state, columns = [], namespace = null) {
@@ -37,7 +37,7 @@ export function placeOf(hash) {
       job: job || undefined,
       state: job && state ? state : undefined,
       columns: job && state && columns.length ? columns : undefined,
-      namespace: namespace === null ? null : JSON.parse(namespace),
+      namespace: namespace === null ? null : parse(namespace),
       begins: given.get("begins") ?? "",
       show: given.get("show") ?? "",
     };

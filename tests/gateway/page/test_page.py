@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from qstate.descriptors import StateDescriptor, ValueStateDescriptor
+from qstate.keys import ColumnType
 from tests.gateway.page.served import TEMPERATURE, ServedJob, serving, shown
 from tests.gateway.running_gateway import running_gateway
 
@@ -84,6 +85,24 @@ def test_no_digit_of_a_value_is_rounded_away(page: Page, job: ServedJob, value: 
         expect(page.get_by_role("row").filter(has_text="JFK")).to_contain_text(text)
         page.get_by_role("link", name="JFK").click()
         expect(page.locator("#value .value")).to_have_text(text)
+
+
+def test_a_namespace_keeps_all_of_its_digits(page: Page, tmp_path: Path) -> None:
+    state = ValueStateDescriptor("value", str).queryable("word")
+    words = ServedJob("words", [state], tmp_path, namespace_types=(ColumnType.BIGINT,))
+    words.put_in(2**53 + 1, word={"key": "odd"})
+    words.put_in(2**53, word={"key": "even"})
+    with shown(words) as (url, _):
+        page.goto(url + "#/words/word")
+        page.get_by_role("row").filter(has_text="9,007,199,254,740,993").get_by_role("link").click()
+        expect(page.locator("#value .value")).to_have_text("odd")
+        choice = page.get_by_label("Namespace")
+        expect(choice.locator("option")).to_have_text(["9,007,199,254,740,992", "9,007,199,254,740,993"])
+        expect(choice).to_have_value(str(2**53 + 1))
+        choice.select_option(str(2**53))
+        expect(page.locator("#value .value")).to_have_text("even")
+        page.get_by_label("Namespace").select_option(str(2**53 + 1))
+        expect(page.locator("#value .value")).to_have_text("odd")
 
 
 def test_an_empty_key_and_an_empty_text_can_be_seen(page: Page, tmp_path: Path) -> None:
