@@ -30,7 +30,8 @@ export function number(value) {
 /** A number of a value: all of its digits, because keys may differ in the last one. */
 export function exact(value) {
   const size = Math.abs(Number(value));
-  if (typeof value === "number" && size > 0 && (size < 1e-6 || size >= 1e21)) return String(value);
+  // EXACT has 20 digits after the point: three zeros, and the 17 that a double has at most.
+  if (typeof value === "number" && size > 0 && (size < 1e-4 || size >= 1e21)) return String(value);
   return EXACT.format(value);
 }
 
@@ -73,11 +74,19 @@ export function clock(ms) {
   return [at.getHours(), at.getMinutes(), at.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
 }
 
+/** What hides or reorders text. Variants of a character, which emoji have, do neither. */
+const HIDDEN = /[[\p{DI}\u007f-\u009f\u2028\u2029\ufff9-\ufffb]--[\p{VS}\u200c\u200d]]/gv;
+/** Joiners that join nothing. Between visible characters they have a meaning, as in Persian and in emoji; between two
+ * of ASCII they have none. */
+const STRAY =
+  /(?<![^\p{C}\p{Z}])[\u200c\u200d]|[\u200c\u200d](?![^\p{C}\p{Z}])|(?<=[!-~])[\u200c\u200d](?=[!-~])/gu;
+
 /** Text with what has no shape made visible, and cut when it is very long. */
 export function visible(text, most = 300) {
   const cut = text.length > most ? `${text.slice(0, most)}…` : text;
   return cut.replace(/[\u0000-\u001f]/g, (one) => String.fromCharCode(0x2400 + one.charCodeAt(0)))
-    .replace(/[\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, "\ufffd");
+    .replace(STRAY, "\ufffd")
+    .replace(HIDDEN, "\ufffd");
 }
 
 /** JSON of a value whose large integers are BigInt, as `parse` makes them. */
@@ -102,9 +111,9 @@ export function parse(text) {
 
 /** A namespace or a whole value on one line: the outermost fields or elements without the marks of JSON. */
 export function oneLine(value, most = 300) {
-  if (value === null || value === undefined) return UNKNOWN;
+  if (value === undefined) return UNKNOWN;
   if (Array.isArray(value)) return visible(value.slice(0, most).map(inner).join(", "), most) || "empty";
-  if (typeof value !== "object") return visible(inner(value), most) || EMPTY_TEXT;
+  if (value === null || typeof value !== "object") return visible(inner(value), most) || EMPTY_TEXT;
   const fields = Object.entries(value).slice(0, most);
   return visible(fields.map(([name, one]) => `${name}: ${inner(one)}`).join(", "), most) || "empty";
 }

@@ -76,7 +76,17 @@ def test_figures_of_a_job_move(page: Page, job: ServedJob) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(40.639751, "40.639751"), (-1234.5, "-1,234.5"), (5e-324, "5e-324"), (1e300, "1e+300")]
+    ("value", "text"),
+    [
+        (40.639751, "40.639751"),
+        (-1234.5, "-1,234.5"),
+        (5e-324, "5e-324"),
+        (1e300, "1e+300"),
+        (1.2345678901234567e-06, "0.0000012345678901234567"),
+        (-1.2345678901234568e-05, "-0.000012345678901234568"),
+        (1.2345678901234567e-04, "0.00012345678901234567"),
+        (0.1 + 0.2, "0.30000000000000004"),
+    ],
 )
 def test_no_digit_of_a_value_is_rounded_away(page: Page, job: ServedJob, value: float, text: str) -> None:
     job.put(lastTemperature={"JFK": value})
@@ -103,6 +113,44 @@ def test_a_namespace_keeps_all_of_its_digits(page: Page, tmp_path: Path) -> None
         expect(page.locator("#value .value")).to_have_text("even")
         page.get_by_label("Namespace").select_option(str(2**53 + 1))
         expect(page.locator("#value .value")).to_have_text("odd")
+
+
+PERSIAN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+COUPLE = "\U0001f469\u200d\u2764\ufe0f\u200d\U0001f468"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (f"{PERSIAN} {FAMILY} {COUPLE}", f"{PERSIAN} {FAMILY} {COUPLE}"),
+        ("a\u061cb\u00adc\u180ed\U000e0041e\u202ef\u200bg", "a\ufffdb\ufffdc\ufffdd\ufffde\ufffdf\ufffdg"),
+        ("a\u200db\u200d", "a\ufffdb\ufffd"),
+        ("\u0645\u200c\u200c\u0645", "\u0645\ufffd\ufffd\u0645"),
+        ("a\tb", "a\u2409b"),
+    ],
+    ids=["joined", "hidden", "joiners of nothing", "joiners of joiners", "control"],
+)
+def test_what_hides_or_reorders_text_is_seen_and_joined_letters_stay(
+    page: Page, tmp_path: Path, text: str, seen: str
+) -> None:
+    words = ServedJob("words", [ValueStateDescriptor("value", str).queryable("word")], tmp_path)
+    words.put(word={"key": text})
+    with shown(words) as (url, _):
+        page.goto(url + "#/words/word")
+        expect(page.locator("tbody td.code")).to_have_text(seen)
+        page.get_by_role("link", name="key", exact=True).click()
+        expect(page.locator("#value .value")).to_have_text(seen)
+
+
+def test_null_in_a_value_is_shown_as_such(page: Page, tmp_path: Path) -> None:
+    things = ServedJob("things", [ValueStateDescriptor("value", object).queryable("thing")], tmp_path)
+    things.put(thing={"key": {"a": None, "b": 1}})
+    with shown(things) as (url, _):
+        page.goto(url + "#/things/thing")
+        expect(page.locator("tbody tr")).to_contain_text("a: null, b: 1")
+        page.get_by_role("link", name="key", exact=True).click()
+        expect(page.locator("#value dd")).to_have_text(["null", "1"])
 
 
 def test_an_empty_key_and_an_empty_text_can_be_seen(page: Page, tmp_path: Path) -> None:
