@@ -70,11 +70,18 @@ async function send(path, method, operation, data, shown) {
     const answer = await fetch(url, { ...options, signal: stop.signal });
     const tag = answer.headers.get("ETag");
     const head = `${options.method} ${url.pathname}${url.search}\n${answer.status}${tag ? ` ETag: ${tag}` : ""}\n\n`;
-    if (/json/.test(answer.headers.get("Content-Type"))) say(head + JSON.stringify(await answer.json(), null, 2));
+    if (/json/.test(answer.headers.get("Content-Type"))) say(head + indented(await answer.text()));
     else await showStream(answer, head, say, (id) => fetch(url, resumed(options, id, stop.signal)));
   } catch (error) {
     if (error.name !== "AbortError") say(`${options.method} ${url.pathname}\n${error}`);
   }
+}
+
+/** JSON with a line for each field. Numbers keep the digits that the gateway sent, where the browser gives them. */
+function indented(text) {
+  if (!JSON.rawJSON) return text;
+  const sent = (_name, value, { source }) => (typeof value === "number" ? JSON.rawJSON(source) : value);
+  return JSON.stringify(JSON.parse(text, sent), null, 2);
 }
 
 function resumed(options, id, signal) {
