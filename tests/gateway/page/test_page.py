@@ -222,8 +222,8 @@ def test_a_value_is_shown_with_its_own_epoch(page: Page, job: ServedJob) -> None
         seen = page.evaluate("window.seen")
         assert len(seen) >= 5
         for text in seen:
-            reading, note = text.split("\n", 1)
-            assert note.strip().endswith(f"epoch {reading}"), text
+            value, note = text.split("\n", 1)
+            assert note.strip().endswith(f"epoch {value}"), text
 
 
 def test_a_chart_that_cannot_be_drawn_is_said_and_the_value_moves(browser: Browser, job: ServedJob) -> None:
