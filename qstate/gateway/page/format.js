@@ -75,7 +75,7 @@ export function clock(ms) {
 }
 
 /** What hides or reorders text. Variants of a character, which emoji have, do neither. */
-const HIDDEN = /[[\p{DI}\u007f-\u009f\u2028\u2029\ufff9-\ufffb]--[\p{VS}\u200c\u200d]]/gv;
+const HIDDEN = /(?![\p{VS}\u200c\u200d])[\p{DI}\u007f-\u009f\u2028\u2029\ufff9-\ufffb]/gu;
 /** Joiners that join nothing. Between visible characters they have a meaning, as in Persian and in emoji; between two
  * of ASCII they have none. */
 const STRAY =
