@@ -40,7 +40,19 @@ export function query(parameters) {
 export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set: (text) => (text ? sessionStorage.setItem(TOKEN, text) : sessionStorage.removeItem(TOKEN)),
+  /** Whether a header of a request can carry the text. */
+  fits: (text) => {
+    try {
+      return new Headers(bearer(text)).has("Authorization");
+    } catch {
+      return false;
+    }
+  },
 };
+
+function bearer(text) {
+  return text ? { Authorization: `Bearer ${text}` } : {};
+}
 
 /** Whether the gateway answers: "connecting", "live" or "lost". */
 export const link = new EventTarget();
@@ -67,8 +79,8 @@ export async function get(path, signal) {
 async function request(path, headers, limited, signal) {
   let answer;
   try {
-    const bearer = token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
-    answer = await fetch(path, { headers: { ...headers, ...bearer }, signal: limited, cache: "no-cache" });
+    const sent = { ...headers, ...bearer(token.get()) };
+    answer = await fetch(path, { headers: sent, signal: limited, cache: "no-cache" });
   } catch (error) {
     signal.throwIfAborted();
     report("lost");
@@ -124,21 +136,26 @@ function untilSeen(signal) {
 
 /** Ask again and again while the page can be seen. `show` gets what was found, `failed` the problem. Never rejects.
  *
- * What takes long is asked for less often: a page that is left open costs a job at most a tenth of one client. */
+ * What takes long is asked for less often: a page that is left open costs a job at most a tenth of one client. Only
+ * answers show what they cost, and only two of them: the first one after a failure may have waited for the job. */
 export async function poll(load, everyMs, { show, failed, signal }) {
+  let tookMs = 0;
   try {
     for (;;) {
       await untilSeen(signal);
-      const began = performance.now();
+      const [began, beforeMs] = [performance.now(), tookMs];
+      tookMs = 0;
       try {
-        show(await load(signal));
+        const found = await load(signal);
+        tookMs = performance.now() - began;
+        show(found);
       } catch (error) {
         signal.throwIfAborted();
         if (!(error instanceof Problem)) throw error;
         failed(error);
         if (mustStop(error)) return;
       }
-      await pause(Math.max(everyMs, 9 * (performance.now() - began)), signal);
+      await pause(Math.max(everyMs, 9 * Math.min(tookMs, beforeMs)), signal);
     }
   } catch (error) {
     if (!signal.aborted) throw error;

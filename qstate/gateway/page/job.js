@@ -33,14 +33,15 @@ export function jobView({ job }, signal) {
   const lead = h("p", { class: "lead" }, "Looking for the job…");
   look(pathOf(job), EVERY_MS, (found) => {
     figures.update(found);
-    setText(lead, leadOf(found));
+    setText(lead, leadOf(found, figures.points.length > 0));
   });
   look(`${pathOf(job)}/states`, STATES_EVERY_MS, (found) => states.update(found.states));
   const title = h("h1", {}, visible(job));
   return [title, lead, problems.element, ...figures.elements, states.element, figures.subtasks];
 }
 
-function leadOf({ subtasks, standby }) {
+function leadOf({ subtasks, standby }, hadFigures) {
+  if (!subtasks.length && hadFigures) return "Running. Its metrics do not answer now.";
   if (!subtasks.length) return "Running. For rates, lag and sizes, start the gateway with --job-metrics HOST:PORT.";
   const operators = new Set(subtasks.map((one) => one.operator)).size;
   const beside = standby.length ? `, with a standby` : "";

@@ -34,7 +34,7 @@ export function jobsView(_place, signal) {
   const table = new Table("Jobs", COLUMNS, (job) => job.name);
   const card = h("section", { class: "card", hidden: true });
   const hint = h("p", { class: "note", hidden: true });
-  let filter = "";
+  let [filter, hadFigures] = ["", false];
   const draw = () => {
     const wanted = filter.toLowerCase();
     const found = [...seen.values()].filter((job) => job.name.toLowerCase().includes(wanted));
@@ -57,7 +57,8 @@ export function jobsView(_place, signal) {
       card.hidden = seen.size === 0;
       draw();
       if (!seen.size) setText(lead, "No job is running at this gateway's proxies. This page shows one as soon as it starts.");
-      hint.hidden = jobs.some((job) => job.figures) || !jobs.length;
+      hadFigures ||= jobs.some((job) => job.figures);
+      hint.hidden = hadFigures || !jobs.length;
       setText(hint, "Rates, lag and sizes come from the metrics of a job: start the gateway with --job-metrics HOST:PORT.");
     },
     failed: (error) => {

@@ -1,6 +1,6 @@
 // What a failure means to the reader of the page, and what can be done. The words are the page's, the codes qstate's.
 
-import { h, notice } from "./dom.js";
+import { h, notice, setText } from "./dom.js";
 import { token } from "./api.js";
 
 const TITLES = {
@@ -20,6 +20,8 @@ const NO_RIGHTS = {
   FORBIDDEN: ["No rights", "The token does not permit this. Another one may."],
   UNAUTHENTICATED: ["A token is needed", "It is kept in this tab only, and sent to this gateway only."],
 };
+const REFUSED = ["The token was refused", "Give another one. It is kept in this tab only, and sent to this gateway only."];
+const NO_TOKEN = "This is no token: it has characters that no request can carry, such as typographic quotes.";
 
 /** Whether a token could help. */
 export function wantsToken(problem) {
@@ -28,10 +30,14 @@ export function wantsToken(problem) {
 
 /** An element that explains a problem; for one of rights, with a field for a token. */
 function explain(problem) {
-  if (wantsToken(problem)) return tokenForm(...NO_RIGHTS[problem.code]);
+  const reason = h("p", { class: "note" }, problem.message.slice(0, 500));
+  if (wantsToken(problem)) {
+    const refused = problem.code === "UNAUTHENTICATED" && token.get();
+    return tokenForm(...(refused ? REFUSED : NO_RIGHTS[problem.code]), reason);
+  }
   const [title, text] = TITLES[problem.code] ?? ["It did not work", "The gateway reports a failure."];
   const found = notice(title, text, problem.code === "LOST");
-  found.append(h("p", { class: "note" }, problem.message.slice(0, 500)));
+  found.append(reason);
   return found;
 }
 
@@ -61,11 +67,17 @@ export class Problems {
   }
 }
 
-function tokenForm(title, text) {
+function tokenForm(title, text, reason) {
   const input = h("input", { type: "password", "aria-label": "Token", autocomplete: "off", maxlength: "4096" });
+  const wrong = h("p", { class: "note", role: "alert" });
   const used = (event) => {
     event.preventDefault();
     if (!input.value) return;
+    if (!token.fits(input.value)) {
+      setText(wrong, NO_TOKEN);
+      input.select();
+      return;
+    }
     token.set(input.value);
     window.dispatchEvent(new Event("qstate-again"));
   };
@@ -75,5 +87,7 @@ function tokenForm(title, text) {
     h("h2", {}, title),
     h("p", { class: "note" }, text),
     h("form", { class: "token", onsubmit: used }, input, h("button", { class: "main", type: "submit" }, "Use token")),
+    wrong,
+    reason,
   );
 }
