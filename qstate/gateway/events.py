@@ -18,7 +18,7 @@ from qstate.gateway.problems import problem_of
 from qstate.gateway.value_json import value_json
 from qstate.values.text_forms import key_form, map_key_form, namespace_form
 
-__all__ = ["QUIET", "RETRY", "SHUTDOWN", "Event", "error_event", "events_of"]
+__all__ = ["QUIET", "RETRY", "SHUTDOWN", "Event", "error_event", "events_of", "waiting_event"]
 
 PART_CHANGES, PART_BYTES = 1000, 256 << 10
 #: When a browser is to connect again.
@@ -62,6 +62,11 @@ def error_event(error: Exception) -> Event:
     event = _event("error", None, json.encode(problem_of(error)), last=True)
     event.error = error
     return event
+
+
+def waiting_event(error: Exception) -> Event:
+    """The job does not answer, for this reason; the stream goes on when it does."""
+    return _event("waiting", None, json.encode(problem_of(error)))
 
 
 def events_of(batch: ChangeBatch) -> Iterator[Event]:

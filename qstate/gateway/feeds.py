@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from qstate.client import AsyncSubscription, ChangeBatch
 from qstate.errors import InternalFailure, Overloaded, QStateError
-from qstate.gateway.events import QUIET, SHUTDOWN, Event, error_event, events_of
+from qstate.gateway.events import QUIET, SHUTDOWN, Event, error_event, events_of, waiting_event
 from qstate.gateway.upstream import Upstream
 from qstate.host.line_limit import limited
 from qstate.keys import Column, Key, Namespace, key_identity
@@ -42,6 +43,8 @@ MOST_AFTER_SNAPSHOT = 64
 MOST_FEEDS = 512
 #: Without an event for so long, readers get a sign of life.
 QUIET_S = 15.0
+#: How often a feed without an event looks whether the job answers.
+LOOK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +206,9 @@ class Feeds:
                 self._upstream.caller(selection.token) as caller,
                 caller.client.subscribe(selection.job, selection.state, **options) as subscription,
             ):
-                while True:
-                    batch = await subscription.next_batch(QUIET_S)
-                    for event in (QUIET,) if batch is None else events_of(batch):
-                        await feed.room()
-                        feed.add(event)
+                async for event in _events(subscription):
+                    await feed.room()
+                    feed.add(event)
         except QStateError as exc:
             feed.add(error_event(exc))
         except Exception:
@@ -223,6 +224,27 @@ class Feeds:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _events(subscription: AsyncSubscription) -> AsyncIterator[Event]:
+    """The events of a subscription, also of one whose job does not answer or has nothing new."""
+    last: ChangeBatch | None = None
+    waits, quiet_s = False, 0.0
+    while True:
+        batch = await subscription.next_batch(LOOK_S)
+        quiet_s += LOOK_S
+        if batch is None and waits and subscription.failure is None and last is not None:
+            batch = replace(last, changes=(), snapshot=False)  # the job is back, and nothing has changed
+        if batch is not None:
+            last, waits, quiet_s = batch, False, 0.0
+            for event in events_of(batch):
+                yield event
+        elif subscription.failure is not None and not waits:
+            waits = True
+            yield waiting_event(subscription.failure)
+        elif quiet_s >= QUIET_S:
+            quiet_s = 0.0
+            yield QUIET
 
 
 class Reader:

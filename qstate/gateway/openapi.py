@@ -187,6 +187,7 @@ _EVENTS = """Server-sent events. Without `key`, `keys`, `begins` and `column`: a
 | `snapshot` | `{"epoch": 11, "complete": 11, "changes": [Change, ...]}`: values as of an epoch |
 | `changes` | the same for committed changes |
 | `progress` | `{"epoch": 12, "complete": 12}`: nothing has changed |
+| `waiting` | a problem: the job does not answer. The stream goes on when it does, with `progress` if need be |
 | `error` | a problem; the stream ends |
 
 Up to the epoch `complete` the changes of all key groups have come. An event has an `id` if the stream can be resumed

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from qstate.gateway import server
+from qstate.gateway import feeds, server
 from tests.gateway.event_stream import events_in, stream
 from tests.gateway.page.served import TEMPERATURE, Served, ServedJob
 from tests.gateway.running_gateway import STATE, RunningGateway, running_gateway
@@ -110,6 +110,32 @@ def test_pages_go_on_when_the_job_s_processes_were_lost_and_are_back(tmp_path: P
             serving.callback(Served([job], ports=str(served.proxy.address[1])).close)
             found = [*page["entries"], *http.get(rest).json()["entries"]]
             assert sorted(entry["key"] for entry in found) == sorted(keys)
+
+
+def test_streams_say_that_the_job_is_away_and_go_on_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK_S", 0.2)
+    job = ServedJob("nyc", [TEMPERATURE], tmp_path)
+    job.put(lastTemperature={"JFK": 71.5})
+    with closing(job), ExitStack() as serving:
+        served = Served([job])
+        serving.callback(served.close)
+        with running_gateway(served.proxy.address) as gateway, stream(f"{gateway.url}{STATE}/changes") as events:
+            first = next(events)
+            job.put(lastTemperature={"JFK": 72.5})
+            second = next(events)
+            serving.close()
+            waiting = next(events)
+            assert (waiting.name, waiting.id) == ("waiting", second.id)
+            assert waiting.data["code"] in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+            serving.callback(Served([job], ports=str(served.proxy.address[1])).close)
+            back = next(events)
+            assert (back.name, back.id, back.data) == ("progress", second.id, {"epoch": 1, "complete": 1})
+            job.put(lastTemperature={"JFK": 73.5})
+            last = next(events)
+            values = [event.data["changes"][0]["value"] for event in (first, second, last)]
+            assert values == [71.5, 72.5, 73.5]
 
 
 def test_a_thousand_clients_of_one_gateway_see_every_change_once(history: Fed) -> None:

@@ -202,8 +202,9 @@ function mustStop(problem) {
  * While other windows have all places for streams, `ask(signal)` is called every `everyMs` instead.
  *
  * `event(kind, data)` gets each, when all parts of it are there: without its last part an epoch is sent again.
- * `failed(problem)` gets each failure; after one that may pass, the stream is opened
- * again. After COMPACTED it begins with a snapshot, as at first. */
+ * `failed(problem)` gets each failure, and why the job of an open stream does not answer; the next event shows that it
+ * does. After a failure that may pass, the stream is opened again. After COMPACTED it begins with a snapshot, as at
+ * first. */
 export async function follow(path, { event, failed, ask, everyMs, signal }) {
   let [id, tries] = [null, 0];
   try {
@@ -222,6 +223,10 @@ export async function follow(path, { event, failed, ask, everyMs, signal }) {
         for await (const one of events(path, id, seen)) {
           tries = 0;
           if (one.kind === "error") throw new Problem(one.data);
+          if (one.kind === "waiting") {
+            failed(new Problem(one.data));
+            continue;
+          }
           parts.push(one);
           if (one.id === null) continue;
           id = one.id;

@@ -174,6 +174,8 @@ class Subscribing:
         #: When there was an answer last, and when the caller began to do other things.
         self._answered_at = self._idle_since = time.monotonic()
         self._job_failed = False
+        #: Why nothing has answered since the last answer, None if that is not known, or not so.
+        self.failure: QueryError | None = None
         self._patience_s = wanted.timeout_s
         self._complete = NO_EPOCH
         self._error: QStateError | None = None
@@ -433,7 +435,7 @@ class Subscribing:
 
     def _answered(self, one: _Range, now: float) -> None:
         one.failures, one.due = 0, now
-        self._answered_at = now
+        self._answered_at, self.failure = now, None
         if one.endpoint == 0:
             self._job_failed = False
         if self._begun:
@@ -442,6 +444,8 @@ class Subscribing:
     def _failed(self, one: _Range, error: QueryError, now: float) -> None:
         if error.code == FailureCode.OVERLOADED:
             self._answered_at = now
+        else:
+            self.failure = error
         passing = error.code in _PASSING or error.retry is not Retry.FATAL
         others = len(self._links.endpoints.caches) > 1
         existed = self._begun or self._history is not None  # as a token may say, while the job restarts

@@ -6,8 +6,10 @@ import re
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 
+import pytest
 from playwright.sync_api import Page, expect
 
+from qstate.gateway import feeds
 from tests.gateway.page.served import Served, ServedJob, metrics_of, serving, shown
 from tests.gateway.running_gateway import running_gateway
 
@@ -55,6 +57,29 @@ def test_views_are_current_soon_after_the_job_was_away(page: Page, job: ServedJo
             page.goto("about:blank")
 
 
+def test_the_view_of_a_key_says_that_the_job_is_away_and_goes_on(
+    page: Page, job: ServedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK_S", 0.2)
+    with closing(job), ExitStack() as serving:
+        served = Served([job])
+        serving.callback(served.close)
+        with running_gateway(served.proxy.address) as gateway:
+            page.goto(f"{gateway.url}/#/weather/lastTemperature/JFK")
+            value = page.locator("#value")
+            expect(value).to_contain_text("71.5")
+            job.put(lastTemperature={"JFK": 72.5})
+            expect(value).to_contain_text("72.5")
+            serving.close()
+            expect(page.locator(".notice")).to_contain_text(NO_ANSWER)
+            serving.callback(Served([job], ports=str(served.proxy.address[1])).close)
+            expect(page.locator(".notice")).to_have_count(0)
+            job.put(lastTemperature={"JFK": 73.5})
+            values = page.get_by_role("table", name="Values").locator("tbody td.code")
+            expect(values).to_have_text(["73.5", "72.5", "71.5"])
+            page.goto("about:blank")
+
+
 def test_a_job_whose_metrics_are_away_is_not_said_to_lack_them(page: Page, job: ServedJob) -> None:
     with serving(job) as served, ExitStack() as measured:
         metrics = measured.enter_context(metrics_of(job))
@@ -67,7 +92,7 @@ def test_a_job_whose_metrics_are_away_is_not_said_to_lack_them(page: Page, job: 
             expect(epoch).to_have_text("0")
             measured.close()
             expect(page.get_by_text("Its metrics do not answer now.")).to_be_visible()
-            expect(epoch).to_have_text("–")
+            expect(epoch).to_have_text("\N{EN DASH}")
             expect(jobs.get_by_text("--job-metrics")).to_be_hidden()
             for shown_page in (jobs, page):
                 shown_page.goto("about:blank")

@@ -149,6 +149,11 @@ class Subscription:
         batch = waiting.results()[0]
         return batch if self.typed is None else self.typed(batch)
 
+    @property
+    def failure(self) -> QueryError | None:
+        """Why nothing has answered since the last answer: the subscription asks again. None while there are answers."""
+        return self._subscribing.failure
+
     def close(self) -> None:
         """Ask for nothing more. Idempotent."""
         if not self._closed:
