@@ -187,8 +187,8 @@ class JobManager:
                     return proxies[0]
                 if not self._lock.wait(max(0.0, deadline - time.monotonic())):
                     raise TimeoutError(
-                        f"no task manager of job {self.job!r} runs a client proxy; task managers start with the "
-                        "first micro-batch of a query"
+                        f"job {self.job!r} has no client proxy with states yet: task managers start, and operators "
+                        "open, with the first micro-batch of a query"
                     )
         raise ClosedError(f"job {self.job!r} has been stopped")
 
