@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import ssl
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,10 +98,8 @@ class ServerTls(_Renewable):
 
     def _build(self) -> ssl.SSLContext:
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.alpn)
-        # Tickets of TLS 1.3 would arrive at idle clients, which take such bytes for the end of the connection. With one
-        # of TLS 1.2, a client whose certificate has expired could still connect.
+        # Tickets would arrive at idle clients, which take such bytes for the end of the connection.
         context.num_tickets = 0
-        context.options |= ssl.OP_NO_TICKET
         if not self.certificate_file:
             raise ConfigError("TLS on the query port needs a certificate: set its file, too")
         _load_certificate(context, self.certificate_file, self.key_file)
@@ -167,7 +166,7 @@ class ClientTls(_Renewable):
         """The client's end of a new connection to a host. Raises `ConfigError` for a name that no certificate has."""
         try:
             return TlsStream(self._context, server_name=self.server_name or host.partition("%")[0])
-        except (ValueError, TypeError) as exc:
+        except (ValueError, TypeError, ssl.SSLError) as exc:
             raise ConfigError(f"no certificate has the name {self.server_name or host!r}: {exc}") from exc
 
 
@@ -261,10 +260,14 @@ class TlsStream:
 
     def _names_of_client(self) -> tuple[str, ...]:
         try:
-            return _names_in(dict(self._object.getpeercert() or {}))
+            certificate = dict(self._object.getpeercert() or {})
         except ValueError as exc:  # a name is no UTF-8
             log.warning("a client's certificate counts as one without names, because they cannot be read: %s", exc)
             return ()
+        # OpenSSL does not look at it again when a client resumes a session of TLS 1.2.
+        if certificate and ssl.cert_time_to_seconds(str(certificate["notAfter"])) < time.time():
+            raise TlsFailed(reason="the client's certificate is not accepted: certificate has expired")
+        return _names_in(certificate)
 
     def _reason(self, error: ssl.SSLError) -> str:
         peer = "client" if self._server_side else "server"

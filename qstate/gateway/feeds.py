@@ -233,10 +233,13 @@ async def _events(subscription: AsyncSubscription) -> AsyncIterator[Event]:
     while True:
         batch = await subscription.next_batch(LOOK_S)
         quiet_s += LOOK_S
-        if batch is None and waits and subscription.failure is None and last is not None:
-            batch = replace(last, changes=(), snapshot=False)  # the job is back, and nothing has changed
+        if batch is None and waits and subscription.failure is None:
+            waits = False
+            if last is not None and last.token is not None:
+                batch = replace(last, changes=(), snapshot=False)  # the job is back, and nothing has changed
         if batch is not None:
-            last, waits, quiet_s = batch, False, 0.0
+            last, quiet_s = batch, 0.0
+            waits = waits and subscription.failure is not None
             for event in events_of(batch):
                 yield event
         elif subscription.failure is not None and not waits:

@@ -31,7 +31,7 @@ from qstate.runtime.serving.metrics import MetricsServer, check_metrics
 from qstate.runtime.serving.query_ports import check_exposure
 from qstate.runtime.tasks.driver_only import check_driver
 from qstate.spark.command_lines import is_on_a_command_line
-from qstate.spark.job_display import figures_html, notebook, show_figures
+from qstate.spark.job_display import figures_html, ipython, show_figures
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.plan.operators import JobOperators
@@ -68,7 +68,7 @@ class Job:
     A running job of the same name in this driver is stopped first, so that a notebook's cell can be run again. With the
     same `checkpoint_dir`, the new job continues with its state.
 
-    In a notebook (IPython), its queries that run are stopped, too, with a warning.
+    In a notebook, and in IPython in a terminal, its queries that run are stopped, too, with a warning.
 
     When Spark's driver ends unexpectedly, the methods and properties of the job raise `JobError`, which says how to
     continue. The state stays queryable until `stop()`, which works as always.
@@ -95,7 +95,7 @@ class Job:
         if self.config.tracing:
             check_tracing()
         check_exposure(self.config, LOOPBACK if local else "the host's address")
-        _LIVE_JOBS.stop_earlier(name, in_notebook=notebook() is not None)
+        _LIVE_JOBS.stop_earlier(name, in_notebook=ipython() is not None)
         session.prepare_workers()
         self.parallelism = self.config.parallelism or min(session.default_parallelism(), self.config.max_parallelism)
         self._spark = spark
@@ -164,7 +164,7 @@ class Job:
     @property
     def proxy_address(self) -> tuple[str, int]:
         """(host, port) of a client proxy. Waits for the first micro-batch: it starts the task managers, and opens the
-        operators, whose states clients can ask for then.
+        operators, whose states clients can ask for then. State that is restored is so before.
 
         Raises `JobError` when there is none and no running streaming query could start one, or when proxies are not
         enabled; `TimeoutError` after `start_timeout_s`."""
@@ -182,9 +182,9 @@ class Job:
             if not self._queries.running():
                 self._check_running()  # Spark may have ended meanwhile
                 raise JobError(
-                    f"job {self.name!r} has no client proxy yet and no streaming query runs: task managers, and the "
-                    "proxies in them, start with the first micro-batch; start the query of an operator first, and if "
-                    "it has ended, see why (query.exception())"
+                    f"job {self.name!r} has no client proxy with states yet and no streaming query runs: task "
+                    "managers start, and operators open, with the first micro-batch; start the query of an operator "
+                    "first, and if it has ended, see why (query.exception())"
                 )
             wait_s = QUERIES_INTERVAL_S
 

@@ -18,7 +18,7 @@ from qstate.errors import ClosedError, ConfigError
 from qstate.runtime.control.job_statistics import JobStatistics, SubtaskStatistics
 from qstate.values.html_tables import html_table
 
-__all__ = ["figures_html", "notebook", "show_figures"]
+__all__ = ["figures_html", "ipython", "show_figures"]
 
 #: A day; beyond some hundred years, `time.sleep` fails.
 LONGEST_INTERVAL_S = 86_400.0
@@ -44,8 +44,9 @@ def show_figures(statistics: Callable[[], JobStatistics], seconds: float | None,
     """
     ends_s = math.inf if seconds is None else _checked("seconds", seconds, math.inf)
     interval_s = _checked("interval_s", interval_s, LONGEST_INTERVAL_S)
-    shell = notebook()
-    if shell is None:
+    shell = ipython()
+    # IPython in a terminal has no kernel: what it has shown, it cannot change.
+    if shell is None or getattr(shell.get_ipython(), "kernel", None) is None:
         print(statistics())
         return
     with suppress(KeyboardInterrupt):
@@ -83,13 +84,10 @@ class _Table:
         return str(self._figures)
 
 
-def notebook() -> Any:
-    """The module IPython, if this program runs in the kernel of a notebook. It is not imported for that.
-
-    IPython in a terminal has no kernel: what it has shown, it cannot change.
-    """
+def ipython() -> Any:
+    """The module IPython, if this program runs in it, in a notebook or in a terminal. It is not imported for that."""
     found = sys.modules.get("IPython")
-    return None if found is None or getattr(found.get_ipython(), "kernel", None) is None else found
+    return None if found is None or found.get_ipython() is None else found
 
 
 def _cells(one: SubtaskStatistics, earlier: dict[tuple[str, int], int], past_s: float) -> list[object]:

@@ -92,7 +92,7 @@ def test_in_a_notebook_the_table_changes_until_the_job_is_stopped(shown: list[An
 
 
 def test_the_display_ends_in_time_however_rarely_it_changes(shown: list[Any]) -> None:
-    show_figures(lambda: figures(1), 0.05, 3600.0)
+    show_figures(lambda: figures(1), 1.0, 3600.0)
     assert len(shown) == 2
 
 

@@ -134,28 +134,33 @@ function untilSeen(signal) {
   });
 }
 
+/** The longest pause after failures: a job that is back is not shown later than that. */
+const LONGEST_PAUSE_MS = 10_000;
+
 /** Ask again and again while the page can be seen. `show` gets what was found, `failed` the problem. Never rejects.
  *
- * What takes long is asked for less often: a page that is left open costs a job at most a tenth of one client. Only
- * answers show what they cost, and only two of them: the first one after a failure may have waited for the job. */
+ * What takes long is asked for less often: a page that is left open costs a job at most a tenth of one client. A failure
+ * may be long because the job is away, and the answer after it because it has waited for the job: after these, the page
+ * asks again soon. */
 export async function poll(load, everyMs, { show, failed, signal }) {
-  let tookMs = 0;
+  let failures = 0;
   try {
     for (;;) {
       await untilSeen(signal);
-      const [began, beforeMs] = [performance.now(), tookMs];
-      tookMs = 0;
+      const [began, before] = [performance.now(), failures];
       try {
-        const found = await load(signal);
-        tookMs = performance.now() - began;
-        show(found);
+        show(await load(signal));
+        failures = 0;
       } catch (error) {
         signal.throwIfAborted();
         if (!(error instanceof Problem)) throw error;
         failed(error);
         if (mustStop(error)) return;
+        failures += 1;
       }
-      await pause(Math.max(everyMs, 9 * Math.min(tookMs, beforeMs)), signal);
+      const rest = 9 * (performance.now() - began);
+      const most = !failures && !before ? rest : failures > 1 ? LONGEST_PAUSE_MS : 0;
+      await pause(Math.max(everyMs, Math.min(rest, most)), signal);
     }
   } catch (error) {
     if (!signal.aborted) throw error;

@@ -93,6 +93,8 @@ class _Range:
     operation: RoutedOperation | None = None
     endpoint: int = 0
     failures: int = 0
+    #: Why there has been no answer since the last one.
+    failure: QueryError | None = None
     due: float = -math.inf
 
     @property
@@ -174,8 +176,6 @@ class Subscribing:
         #: When there was an answer last, and when the caller began to do other things.
         self._answered_at = self._idle_since = time.monotonic()
         self._job_failed = False
-        #: Why nothing has answered since the last answer, None if that is not known, or not so.
-        self.failure: QueryError | None = None
         self._patience_s = wanted.timeout_s
         self._complete = NO_EPOCH
         self._error: QStateError | None = None
@@ -210,6 +210,11 @@ class Subscribing:
     @property
     def wake_at(self) -> float:
         return min((one.due if one.operation is None else one.operation.wake_at for one in self._steps), default=0.0)
+
+    @property
+    def failure(self) -> QueryError | None:
+        """As that of a subscription."""
+        return next((one.failure for one in self._steps if one.failure is not None), None)
 
     @property
     def _steps(self) -> list[_Range]:
@@ -434,8 +439,8 @@ class Subscribing:
         self._batches.append(ChangeBatch(epoch, changes, snapshot, self._complete, place))
 
     def _answered(self, one: _Range, now: float) -> None:
-        one.failures, one.due = 0, now
-        self._answered_at, self.failure = now, None
+        one.failures, one.failure, one.due = 0, None, now
+        self._answered_at = now
         if one.endpoint == 0:
             self._job_failed = False
         if self._begun:
@@ -445,7 +450,7 @@ class Subscribing:
         if error.code == FailureCode.OVERLOADED:
             self._answered_at = now
         else:
-            self.failure = error
+            one.failure = error
         passing = error.code in _PASSING or error.retry is not Retry.FATAL
         others = len(self._links.endpoints.caches) > 1
         existed = self._begun or self._history is not None  # as a token may say, while the job restarts

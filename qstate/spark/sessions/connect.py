@@ -155,10 +155,15 @@ class ConnectSession(JobSession):
         with _REMOVING:
             events, listeners._execution_thread = listeners._execution_thread, None
             self._spark.streams.removeListener(listener)
-            if listeners._listener_bus:
-                listeners._execution_thread = events
-            elif events is not None:
-                events.join(LAST_EVENTS_TIMEOUT_S)
+            with listeners._lock:
+                others = bool(listeners._listener_bus)
+                if others and listeners._execution_thread is None:
+                    listeners._execution_thread = events
+        if events is None or others:
+            return
+        events.join(LAST_EVENTS_TIMEOUT_S)
+        if events.is_alive():
+            log.warning("a listener of this session is still busy with the last events, so this program may end late")
 
     def await_reports(self, listener: EpochListener, timeout_s: float) -> None:
         queries = self.active_queries()

@@ -83,3 +83,37 @@ def test_a_cancelled_task_leaves_no_poll_of_its_subscription(served: Served) -> 
             await asyncio.to_thread(wait_until, lambda: (served.waiting, served.cancelled) == (0, 1), "cancelling it")
 
     asyncio.run(run())
+
+
+def test_a_subscription_says_that_an_owner_is_away_although_another_one_answers(tmp_path: Path) -> None:
+    history, registry = History(tmp_path / "checkpoint", parallelism=2), StateRegistry()
+    history.commit(0, put("JFK", 1), put("LGA", 2), put("EWR", 3))
+    statistics = [InMemoryStatistics(), InMemoryStatistics()]
+    servers = [StateServer(registry, statistics=one) for one in statistics]
+    proxy, owners = ClientProxy(), []
+    for server, instance in zip(servers, history.instances((0, 1)), strict=True):
+        server.start()
+        owners.append(owner(instance, server.address, registry.register(instance)))
+    proxy.start()
+    proxy.set_location_oracle(NAMES[0], TableOracle(**{NAMES[1]: table(history.instances()[0], *owners)}))
+
+    def answers() -> int:
+        return statistics[0].snapshot().successes
+
+    try:
+        with (
+            QueryableStateClient(*proxy.address) as client,
+            client.subscribe(*NAMES, from_epoch=0, progress_s=0.05) as changes,
+        ):
+            assert next(changes) and changes.failure is None
+            servers[1].shutdown(2.0)
+            wait_until(lambda: changes.next_batch(0.05) is None and changes.failure is not None, "missing the owner")
+            before = answers()
+            wait_until(
+                lambda: changes.next_batch(0.05) is None and answers() > before + 3, "answers of the other owner"
+            )
+            assert changes.failure is not None
+    finally:
+        proxy.shutdown(2.0)
+        for server in servers:
+            server.shutdown(2.0)

@@ -19,7 +19,7 @@ from qstate.protocol.connection import _ANSWER_OF
 from qstate.protocol.messages import Changes, Description, Failure, Get, Ping
 from qstate.runtime.serving.access import gate
 from qstate.runtime.serving.access.access_file import MOST_BYTES, AccessFile
-from qstate.runtime.serving.access.rights import RIGHT_OF, Grant, Principal, Right, Rules
+from qstate.runtime.serving.access.rights import RIGHT_OF, Grant, Principal, Right
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
@@ -216,13 +216,6 @@ def test_a_certificate_names_a_principal(
     assert ask(known) == 1.0
     with pytest.raises(Unauthenticated):
         ask(known, token="stranger")
-
-
-def test_a_token_does_not_count_where_no_token_does() -> None:
-    admin = Principal("admin")
-    assert Rules({}, {"admin.example": admin}).identify("of some token", ["admin.example"]) is admin
-    known = Rules({"of a token": Principal("reader")}, {"admin.example": admin})
-    assert known.identify("of some token", ["admin.example"]) is None
 
 
 def test_changed_rules_hold_for_open_connections(

@@ -133,7 +133,7 @@ def test_a_request_that_is_given_up_ends_no_request_of_others(
         QueryableStateClient(*proxy.address, tls=tls, direct=direct, timeout_s=PATIENCE_S) as other,
     ):
         assert client.get("job", STATE, "key 7").value() == other.get("job", STATE, "key 7").value() == 7.0
-        patience_s = 0.05 if gives_up == "has a deadline" else PATIENCE_S
+        patience_s = 1.0 if gives_up == "has a deadline" else PATIENCE_S
         waiting = client.submit("job", STATE, "slow", timeout_s=patience_s)
         assert reader.entered.acquire(timeout=PATIENCE_S)
         of_client, of_other = (one.submit("job", STATE, "key 8") for one in (client, other))
@@ -239,27 +239,37 @@ def test_a_certificate_whose_names_are_no_text_has_no_names(
         ask(serve(tls, access_file=str(rules)).address, tls=own)
 
 
-def test_no_handshake_is_resumed(authority: Authority, server_file: str) -> None:
-    """It would not show whether the client's certificate is still good."""
+def test_an_expired_certificate_is_refused_also_when_a_session_is_resumed(
+    authority: Authority, server_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = ServerTls(server_file, client_ca_file=authority.file)
     context = ssl.create_default_context(cafile=authority.file)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # for TLS 1.3 it would need tickets
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 has tickets only, and the server makes none
     context.set_alpn_protocols([ALPN])
     context.load_cert_chain(authority.issue("reader"))
+    ends = []  # a session is good as long as a connection that has it
 
     def connected(session: ssl.SSLSession | None) -> ssl.SSLObject:
         stream, incoming, outgoing = server.stream(b""), ssl.MemoryBIO(), ssl.MemoryBIO()
         client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1", session=session)
+        ends.extend([stream, client])
         while True:
             try:
                 client.do_handshake()
-                return client
+                break
             except ssl.SSLWantReadError:
                 stream.receive(outgoing.read())
                 incoming.write(stream.outgoing())
+        if rest := outgoing.read():
+            stream.receive(rest)
+        return client
 
     first = connected(None)
-    assert first.session is not None and not connected(first.session).session_reused
+    assert connected(first.session).session_reused
+    now = time.time()
+    monkeypatch.setattr("qstate.tls.time.time", lambda: now + 2 * 86400)
+    with pytest.raises(TlsFailed, match="the client's certificate is not accepted: certificate has expired"):
+        connected(first.session)
 
 
 def test_client_certificates_may_be_optional(serve: Serve, authority: Authority, server_file: str) -> None:
@@ -274,10 +284,10 @@ def test_a_proxy_does_not_trust_an_owner_that_does_not_prove_itself(
     tls = ClientTls(ca_file=authority.file)
     proxy = serve(ServerTls(server_file), owner_tls=tls, server=ServerTls(stranger.issue("127.0.0.1")))
     with (
-        QueryableStateClient(*proxy.address, tls=tls, direct=False, timeout_s=0.5) as client,
+        QueryableStateClient(*proxy.address, tls=tls, direct=False, timeout_s=PATIENCE_S) as client,
         pytest.raises(QueryError) as refused,
     ):
-        client.get("job", STATE, "key 7")
+        client.get("job", STATE, "key 7", wait_s=0.5)
     assert refused.value.code == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
 
 
@@ -446,6 +456,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, authority: Author
         (lambda: ClientTls(key_file=server_file), "certificate_file"),
         (lambda: ClientTls(server_name="servers..example"), "no certificate has the name 'servers..example'"),
         (lambda: ClientTls(server_name="servers\0"), "no certificate has the name"),
+        (lambda: ClientTls(server_name="a." * 150 + "x"), "no certificate has the name"),
         (lambda: QueryableStateClient("localhost", 9069, tls=True), "ClientTls"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError, match=says):

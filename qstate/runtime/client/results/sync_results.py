@@ -151,7 +151,7 @@ class Subscription:
 
     @property
     def failure(self) -> QueryError | None:
-        """Why nothing has answered since the last answer: the subscription asks again. None while there are answers."""
+        """Why some keys have no answer since their last one: the subscription asks again. None while all have."""
         return self._subscribing.failure
 
     def close(self) -> None:

@@ -109,11 +109,11 @@ class Rules:
     def identify(self, digest: str | None, names: Iterable[str]) -> Principal | None:
         """The principal of a client; None when the rules do not know it.
 
-        Where tokens count, a client that shows one is known by it alone: a wrong one counts although its certificate
-        is known. The look-up by digest takes no longer for a token that resembles another one.
+        A client that shows a token is known by the token alone, so a wrong one counts although its certificate is
+        known. The look-up by digest takes no longer for a token that resembles another one.
         """
-        if digest is not None and self._tokens:
-            return self._tokens.get(digest)
+        if digest is not None:
+            return self._tokens.get(digest, self._anyone)
         by_name = (self._certificates[name] for name in names if name in self._certificates)
         return next(by_name, self._anyone)
 
