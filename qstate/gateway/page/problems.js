@@ -3,15 +3,19 @@
 import { h, notice, setText } from "./dom.js";
 import { token } from "./api.js";
 
+const AWAY = ["The job does not answer", "It may have stopped, or be restarting. The page asks again."];
 const TITLES = {
   COMPACTED: ["Some changes are gone", "They were compacted away before this page had them. It begins again."],
   DEADLINE_EXCEEDED: ["No answer in time", "The job may be restarting. The page asks again."],
   KEY_NOT_FOUND: ["No value", "The state has no value for this key now."],
   LOST: ["Connection lost", "The gateway does not answer. What you see is from before; the page tries again."],
   OVERLOADED: ["The gateway is busy", "It has as many requests or streams as it takes. The page asks again."],
+  RESTORING: AWAY,
+  SHUTTING_DOWN: AWAY,
   TOO_LARGE: ["Too large to show", "The value is larger than an answer may be."],
-  UNAVAILABLE: ["The job does not answer", "It may have stopped, or be restarting. The page asks again."],
+  UNAVAILABLE: AWAY,
   UNKNOWN_JOB: ["No such job", "It has stopped, or never ran under this name. The page asks again."],
+  UNKNOWN_KEY_GROUP_LOCATION: AWAY,
   UNKNOWN_STATE: ["No such state", "The job has no queryable state of this name."],
   UNSUPPORTED: ["Not possible here", "The state's backend does not offer this."],
   WRONG_KEY_TYPE: ["No such key", "The text is not of the type of the state's keys."],
