@@ -157,7 +157,7 @@ def test_a_wait_for_a_proxy_fails_without_a_query(spark: Any, stream_of: Any, jo
     with pytest.raises(JobError, match="has no client proxies: proxy_enabled is False"):
         _ = job_of(spark, "without", proxy_enabled=False).proxy_address
     begun = time.monotonic()
-    with pytest.raises(JobError, match=r"no client proxy yet and no streaming query runs.*start the query"):
+    with pytest.raises(JobError, match=r"no client proxy with states yet and no streaming query runs.*start the query"):
         _ = job.proxy_address
     assert time.monotonic() - begun < AT_ONCE_S
     keyed = job.key_by(stream_of(spark, TABLES[0]).read(), "key")
