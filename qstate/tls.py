@@ -145,7 +145,7 @@ class ClientTls(_Renewable):
 
     def __post_init__(self) -> None:
         _Renewable.__post_init__(self)
-        self.stream("localhost")
+        self.stream("localhost")  # refuses a `server_name` that no certificate has
 
     def _files(self) -> tuple[str, ...]:
         return self.ca_file, self.certificate_file, self.key_file
@@ -259,6 +259,7 @@ class TlsStream:
         return True
 
     def _names_of_client(self) -> tuple[str, ...]:
+        """The names in the client's certificate, if it has shown one. Raises `TlsFailed` for one that has expired."""
         try:
             certificate = dict(self._object.getpeercert() or {})
         except ValueError as exc:  # a name is no UTF-8

@@ -158,9 +158,10 @@ export async function poll(load, everyMs, { show, failed, signal }) {
         if (mustStop(error)) return;
         failures += 1;
       }
-      const rest = 9 * (performance.now() - began);
-      const most = !failures && !before ? rest : failures > 1 ? LONGEST_PAUSE_MS : 0;
-      await pause(Math.max(everyMs, Math.min(rest, most)), signal);
+      let restMs = 9 * (performance.now() - began);
+      if (failures > 1) restMs = Math.min(restMs, LONGEST_PAUSE_MS);
+      else if (failures || before) restMs = 0;
+      await pause(Math.max(everyMs, restMs), signal);
     }
   } catch (error) {
     if (!signal.aborted) throw error;

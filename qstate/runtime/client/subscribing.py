@@ -213,7 +213,7 @@ class Subscribing:
 
     @property
     def failure(self) -> QueryError | None:
-        """As that of a subscription."""
+        """Why a range of keys has had no answer since its last one; None while all have."""
         return next((one.failure for one in self._steps if one.failure is not None), None)
 
     @property
